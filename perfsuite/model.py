@@ -1236,9 +1236,10 @@ class Expected(Record, frozen=True, kw_only=True):
     ``source`` says in words where the entry comes from; ``commit`` is that of its run, ``source_a``
     the code that was measured, which can be side A again. ``environment`` is where the card at hand
     was measured, if the entry knows it, else the reference. ``elsewhere`` are the entry's cards
-    that were measured in another environment. ``why_not`` says why it may not be compared.
-    ``slug`` is the SKU whose baselines it may be compared with, "" if there are none. What is
-    ``in_turns`` was measured in the same run: A against B.
+    that were measured in another environment, ``board_mates`` those of the boards at hand.
+    ``why_not`` says why it may not be compared. ``slug`` is the SKU whose baselines it may be
+    compared with, "" if there are none. What is ``in_turns`` was measured in the same run: A
+    against B.
     """
 
     entry: BaselineEntry | None = None
@@ -1247,6 +1248,7 @@ class Expected(Record, frozen=True, kw_only=True):
     environment: Mapping[str, str] = {}
     source_a: Source | None = None
     elsewhere: frozenset[str] = frozenset()
+    board_mates: frozenset[str] = frozenset()
     why_not: Reason | None = None
     slug: str = ""
     in_turns: bool = False

@@ -256,7 +256,7 @@ def test_cards_of_another_board_are_compared_and_told_apart(tmp_path: Path) -> N
         expected = find_expected([tmp_path], tmp_path / "none", run=now).expected[COPY]
         assert expected.entry
         assert expected.entry.cards == {UNIT, mate}
-        assert expected.elsewhere == {mate}
+        assert expected.elsewhere == expected.board_mates == {mate}
         # It is that of the card at hand, else of the reference.
         assert expected.environment["driver"] == driver
 

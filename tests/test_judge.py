@@ -273,6 +273,19 @@ def test_no_word_says_more_than_its_interval() -> None:
     assert moved.word is not SAME
 
 
+def test_cards_of_the_board_at_hand_come_before_those_of_another() -> None:
+    own = entry(units="b").metrics
+    other = entry({name: 1.04 * each.center for name, each in own.items()}, units="c").metrics
+    metrics = {
+        name: structs.replace(each, values={**each.values, **other[name].values})
+        for name, each in own.items()
+    }
+    known = structs.replace(entry(units="b"), metrics=metrics)
+    mixed = verdict(result(), known)
+    mate = verdict(result(), known, board_mates=frozenset("b"))
+    assert (mixed.word, mate.word) == (UNCLEAR, SAME)
+
+
 def test_any_number_of_processes_is_judged() -> None:
     for count in range(1, 13):
         words = [verdict(result(clocks(by), count), entry(count=count)).word for by in (0.0, 0.05)]

@@ -145,17 +145,23 @@ def shift_of(  # noqa: PLR0913 - both sides, and how they were taken
     follows: float | None = None,
     call: int = 0,
     elsewhere: Collection[str] = (),
+    mates: Collection[str] = (),
 ) -> Shift:
     """Return how far a metric moved from ``before`` to ``now``.
 
     Processes of cards that both sides have are compared alone: a card's own level cancels then.
     ``follows`` is the share that follows the SM clock, None where it says nothing. ``call`` is how
     many pairs a call needs; stored numbers are none. ``elsewhere`` are the cards whose stored
-    numbers are of another environment.
+    numbers are of another environment, ``mates`` those of the board at hand: boards differ by 2 %.
     """
     common = {one.unit for one in before} & {one.unit for one in now}
     common -= set() if call else {""}
-    chosen = [[one for one in side if not common or one.unit in common] for side in (before, now)]
+    units = {one.unit for one in before}
+    near = common or units & {*mates} or units
+    chosen = [
+        [one for one in before if one.unit in near],
+        [one for one in now if not common or one.unit in common],
+    ]
     center = [median(one.time_us for one in side) for side in chosen]
     has_clock = follows is not None and all(one.cycles for side in chosen for one in side)
     clocks = [median(one.y(1.0) - one.y(0.0) for one in side) for side in chosen]
@@ -163,7 +169,7 @@ def shift_of(  # noqa: PLR0913 - both sides, and how they were taken
     is_clock_lost = has_clock and abs(clock) > CLOCK_LIMIT
     # Sides that took turns have one clock, but where their code draws more of the power.
     beta = follows if follows and has_clock and not (call and is_clock_lost) else 0.0
-    others = [one for one in before if common and one.unit not in common]
+    others = [one for one in before if one.unit not in near]
     known, is_now, also = (_rows(side, beta) for side in (*chosen, others))
     own = max(limits.threshold, metric.threshold) if policy.threshold is None else policy.threshold
     is_paired = call and common and [*map(len, known)] == [*map(len, is_now)]
@@ -283,6 +289,7 @@ def shifts_of(
             follows=follows,
             call=grounds.call if held.in_turns else 0,
             elsewhere=held.elsewhere,
+            mates=held.board_mates,
         )
         for metric, sides, limits, follows in found
         if all(sides)

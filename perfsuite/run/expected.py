@@ -76,7 +76,7 @@ def find_expected(
     A run has several SKUs when it holds gangs or compilation targets. ``packs`` say which variants
     are ceilings. Only runs ``before`` an id count, or before this one.
     """
-    skus, before = skus_of(run), before or run.id
+    skus, before, here = skus_of(run), before or run.id, {*run.boards.values()}
     stored = Baselines.load_each(roots, (run.sku, *skus.values()))
     uncovered = [name for name, sku in skus.items() if not stored[sku.slug].covers(name)]
     last = last_run(folder, sku=run.sku.slug, unit=run.facts.unit, before=before)
@@ -89,10 +89,11 @@ def find_expected(
     runs = runs_behind(folder, run, earlier)
     # Of runs by their id: what is stored of one that was accepted counts.
     facts = {each.id: facts_of(each) for each in runs.values()}
-    for baselines in stored.values():
-        facts |= baselines.runs
-    here = run.facts.environment
-    abroad = {name for name, each in facts.items() if differing(each.environment, here)}
+    facts |= {name: each for known in stored.values() for name, each in known.runs.items()}
+    mates = {c for each in facts.values() for c, board in each.boards.items() if board in here}
+    abroad = {
+        name for name, each in facts.items() if differing(each.environment, run.facts.environment)
+    }
     # What comes with a pack was measured in the pack's repository.
     shipped = {each.entries[name].run for each in stored.values() for name in each.shipped}
     expected = {}
@@ -110,6 +111,7 @@ def find_expected(
             elsewhere=frozenset(c for c in entry.cards if entry.run_of([c]) in abroad)
             if entry
             else frozenset(),
+            board_mates=entry.cards & mates if entry else frozenset(),
             why_not=because("other_kind", text=problem) if problem else None,
             slug=sku.slug if covers and not problem else "",
         )
