@@ -680,6 +680,8 @@ class _Work:
                 if one.id in verdicts.keys() - self.answers.keys()
                 and needs_pairs(verdicts[one.id])
                 and not is_by_stored_time(verdicts[one.id])
+                # The very same code is the same: nothing is left to find inside the gate.
+                and not (verdicts[one.id].word.stayed and is_one_code(one, run))
             ]
             beside_a = {one.id for one in doubtful if verdicts[one.id].in_turns}
             paired = [
