@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from statistics import median
 from typing import Annotated, Any, Self
 
 import msgspec
@@ -213,7 +212,7 @@ class Metric(Record, frozen=True):
 
 
 class CoreMetric(Metric, frozen=True):
-    """A metric of perfsuite itself, judged by the priors that ``noise`` names in ``judge.noise``.
+    """A metric of perfsuite itself, judged by the limits that ``noise`` names in ``judge.rule``.
 
     Without noise it is judged exactly. A clock is shown as the time of a variant, other metrics
     beside it. One named like a field of ``Health`` is read from there.
@@ -224,12 +223,12 @@ class CoreMetric(Metric, frozen=True):
 
 
 METRICS = (
-    CoreMetric("time_us", "us", noise="work", is_clock=True),
-    CoreMetric("cycles", "cycles", noise="work", is_clock=True),
+    CoreMetric("time_us", "us", noise="paced", is_clock=True),
+    CoreMetric("cycles", "cycles", noise="paced", is_clock=True),
     # What the device itself took for launches that the host issued and awaited.
-    CoreMetric("device_us", "us", noise="awaited"),
+    CoreMetric("device_us", "us", noise="host"),
     # Of launches that follow each other without a gap.
-    CoreMetric("energy_j", "J", noise="energy"),
+    CoreMetric("energy_j", "J", noise="one clock"),
     # The allocator rounds and keeps blocks of its own.
     CoreMetric("peak_bytes", "bytes", threshold=0.01),
 )
@@ -819,17 +818,6 @@ class Result(Record, frozen=True, kw_only=True):
     def is_aside(self) -> bool:
         """Say whether it is no measuring of the run's own code as any run does it."""
         return self.side is Side.A or bool(self.claim)
-
-
-def foreign_share(evidence: Iterable[Evidence]) -> float:
-    """Return the share of the device that others took in the middle block; 0 where unknown."""
-    seen = [
-        block.health.foreign_percent or 0.0
-        for process in evidence
-        for block in process.blocks
-        if block.health
-    ]
-    return median(seen) / 100 if seen else 0.0
 
 
 class Gpu(Record, frozen=True, kw_only=True):

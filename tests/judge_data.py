@@ -149,7 +149,7 @@ def verdict(  # noqa: PLR0913 - what a variant may be held against
     one = VariantRun(variant=of or variant(), expected=expected, results=results)
     canaries = () if canary is None else (watching(canary),)
     run = run_of(one, facts=facts, canaries=canaries)
-    (found,) = judge(run, now.stage, policy=policy, known=(before,) if before else ())
+    (found,) = judge(run, now.stage, policy=policy)
     return found
 
 

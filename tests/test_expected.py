@@ -10,8 +10,8 @@ import store_data as data
 from msgspec.structs import replace
 
 from perfsuite.boundary import StoreError, UsageError
+from perfsuite.devices.peaks import peaks_of
 from perfsuite.judge.noise import entries_of
-from perfsuite.judge.peaks import peaks_of
 from perfsuite.model import (
     ClaimInstance,
     ClaimVerdict,
@@ -79,12 +79,6 @@ def test_a_broken_claim_fails_only_if_it_held_before(
     run = replace(data.finished({"fast": 100.0, "slow": 150.0}), instances=(claim,))
     (found,) = Judging(basis).whole(basis.hold(run), {}, [broken]).claims
     assert found.fails is fails
-
-
-def test_all_entries_of_a_sku_are_known_whatever_is_run(tmp_path: Path) -> None:
-    accept(data.finished({"copy": 100.0, "fill": 50.0}), tmp_path, reason="first", by="Ann")
-    known = find_expected([tmp_path], tmp_path, run=data.finished(TIMES)).known
-    assert {entry.variant.partition("[")[0] for entry in known} == {"memory.copy", "memory.fill"}
 
 
 def test_without_baseline_and_earlier_run_all_is_new(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from judge_data import (
     COPY,
+    FACTS,
     HOST,
     clocks,
     entry,
@@ -22,9 +23,10 @@ from judge_data import (
 from msgspec import structs
 
 from perfsuite.judge import compare
-from perfsuite.judge.compare import Policy
-from perfsuite.judge.noise import canary_clocks, prior_of
-from perfsuite.judge.verdict import judge, judge_claims, wants_confirmation
+from perfsuite.judge.compare import Policy, limits_of
+from perfsuite.judge.noise import canary_clocks
+from perfsuite.judge.rule import needs_pairs
+from perfsuite.judge.verdict import judge, judge_claims
 from perfsuite.model import (
     CLOCKS,
     METRICS,
@@ -59,6 +61,7 @@ SERVED = {"time_us": 1e6, "ttft_ms": 40.0, "goodput_rps": 20.0}
 AWAITED = {"time_us": 700.0, "device_us": 250.0}
 POWERED = {**clocks(), "energy_j": 0.98}
 Spec = dict[str, Any]
+SCREENED = result(clocks(0.25), 3, unit="c", stage=Stage.SCREEN)
 
 
 def on_another_host(time: float, device: float, unit: str) -> tuple[Spec, Spec, Spec]:
@@ -88,63 +91,38 @@ def counted(metric: Metric, before: float, now: float | None) -> tuple[Spec, Spe
     return {"levels": {"cycles": 1.0}, "count": 2, "exact": exact}, known, {"of": of}
 
 
-def screened(levels: Mapping[str, float], unit: str = "c") -> Spec:
-    return {"screen": result(levels, 3, unit=unit, stage=Stage.SCREEN)}
-
-
-def loaded(time: float, taken: float, **more: Any) -> tuple[Spec, Spec, Spec]:
-    now = {"levels": {"time_us": 1400 * math.exp(time)}, "taken": taken}
-    return now, {"count": 3, **more}, {"facts": HOST}
-
-
 def budget(metric: str, most: float) -> Spec:
     return {"of": variant(budgets=(Budget(metric, most, "must fit"), Budget("unknown", 0, "")))}
 
 
 WORDS: list[tuple[Spec, Spec | None, Spec, Word, str]] = [
-    ({}, {}, {}, SAME, "time interval detectable processes"),
-    ({"levels": ALONE}, {}, {}, SAME, "interval detectable processes"),
+    ({}, {}, {}, SAME, "time interval within processes"),
+    ({"levels": ALONE}, {}, {}, SAME, "interval within processes"),
     ({"levels": clocks(0.02)}, {}, {}, SLOWER, "time interval processes"),
-    ({"levels": clocks(0.008)}, {}, {}, SLOWER, "time interval processes"),
+    ({"levels": clocks(0.01)}, {}, {}, SLOWER, "time interval processes"),
     ({"levels": clocks(-0.03)}, {}, {}, FASTER, "time interval processes"),
     ({"levels": clocks(0.02, -0.02)}, {}, {}, SAME, "code_is_same"),
     ({"levels": clocks(0.0, 0.02)}, {}, {}, SLOWER, "clocks interval"),
     ({"levels": clocks(0.05, -0.05)}, {}, {}, UNCLEAR, "clock_lost detectable"),
-    ({"levels": clocks(0.2, -0.05)}, {}, {}, SLOWER, "clocks interval"),
     # Clocks that disagree on the direction; memory-bound code does not follow the SM clock.
     ({"levels": clocks(0.02, -0.04)}, {}, {}, UNCLEAR, "clock_lost"),
     ({"levels": clocks(0.0, -0.02)}, {}, {"of": variant(COPY)}, SAME, "interval"),
     # In turns time counts beside the code.
     ({"levels": clocks(0.02, -0.02)}, {"count": 6}, {"in_turns": True}, SLOWER,
      "code_is_same interval"),
-    # Other units, processes that stand apart, a launch of 2 us, one bare centre.
-    ({"unit": "b"}, {}, {}, SAME, "processes_elsewhere"),
-    ({"unit": "b", "levels": clocks(0.008)}, {}, {}, UNCLEAR, "processes_elsewhere"),
+    # Numbers of other cards say at best *same*, and never within less than half a percent.
+    ({"unit": "b"}, {}, {}, SAME, "within processes_elsewhere"),
+    ({}, {"units": ""}, {}, SAME, "processes_elsewhere"),
+    *(({"unit": "b", "levels": clocks(0.25)}, {"count": 6, "units": units}, {}, UNCLEAR,
+       "interval other_cards detectable") for units in ("a", "acd")),
+    ({"unit": "b", "levels": clocks(0.05)}, {"count": 6, "units": "ab"}, {}, SLOWER, "interval"),
+    # Processes that stand apart on one side, and on the other.
     ({"levels": clocks(0.01), "count": 3, "strays": {0: 0.03, 1: -0.03}}, {}, {}, UNCLEAR,
      "detectable processes"),
-    ({"count": 3, "strays": {1: -0.09}}, {}, {}, SAME, "strays"),
     ({}, {"count": 3, "strays": {0: -0.035, 1: -0.035}}, {}, UNCLEAR, "detectable"),
-    ({"levels": {k: v * math.exp(0.0105) for k, v in SHORT.items()}}, {"levels": SHORT, "count": 6},
-     {"of": variant(None)}, SAME, "interval detectable"),
-    ({}, {"units": ""}, {}, SAME, "processes_elsewhere"),
-    # What was screened on another unit may doubt, and may be no number at all.
-    ({"unit": "b", "levels": clocks(0.022)}, {}, screened(clocks(0.022)), SLOWER, "interval"),
-    ({"unit": "b", "levels": clocks(0.022)}, {}, screened(clocks(-0.008)), UNCLEAR, "interval"),
-    ({"unit": "b", "levels": clocks(0.022)}, {}, screened({"time_us": math.nan}), SLOWER,
-     "interval"),
-    # One card that the baseline has never seen is not enough, unless many agree.
-    ({"unit": "b", "levels": clocks(0.05)}, {"count": 6}, {}, UNCLEAR, "one_card"),
-    ({"unit": "b", "levels": clocks(0.25)}, {"count": 6}, {}, SLOWER, "interval"),
-    ({"unit": "b", "levels": clocks(0.05)}, {"count": 6, "units": "b"}, {}, SLOWER, "interval"),
-    ({"unit": "b", "levels": clocks(0.05)}, {"count": 6, "units": "acd"}, {}, SLOWER, "interval"),
-    # A host's clock scatters more, and others' load may be all of a change.
-    ({"levels": {"time_us": 1486.0}, "count": 3}, {}, {"facts": HOST}, SAME, "interval"),
-    (*loaded(0.35, 0.0), SLOWER, "interval"),
-    (*loaded(0.35, 8.0), SLOWER, "interval"),
-    (*loaded(0.35, 40.0), UNCLEAR, "load"),
-    (*loaded(1.2, 40.0), SLOWER, "interval"),
-    (*loaded(0.35, 0.0, load=0.4), UNCLEAR, "load_before"),
-    (*loaded(-0.35, 0.0, load=0.4), UNCLEAR, "load_before"),
+    # A host's clock scatters more.
+    ({"levels": {"time_us": 1450.0}, "count": 3}, {}, {"facts": HOST}, SAME, "interval"),
+    ({"levels": {"time_us": 1980.0}}, {}, {"facts": HOST}, SLOWER, "interval"),
     # Circumstances that forbid a comparison, or leave nothing to compare with.
     ({}, None, {}, NEW, "no_entry"),
     ({}, {"case_version": 7}, {}, NEW, "version"),
@@ -186,13 +164,13 @@ WORDS: list[tuple[Spec, Spec | None, Spec, Word, str]] = [
     (*served({"ttft_ms": 80.0}, (structs.replace(TTFT, threshold=0.6),)), SLOWER, "interval"),
     # On another host the device's own time decides.
     (*on_another_host(1040.0, 251.0, "b"), SAME, "another_host"),
-    (*on_another_host(700.0, 400.0, "b"), SLOWER, "another_host"),
+    (*on_another_host(700.0, 400.0, "b"), UNCLEAR, "another_host"),
     (*on_another_host(1400.0, 250.0, "a"), SLOWER, "interval"),
     # Back-to-back launches: energy, and the clock where it fell by more than the canary's.
-    (*sustained(0.0, 0.98), SAME, "detectable"),
+    (*sustained(0.0, 0.98), SAME, "within"),
     (*sustained(0.0, 1.06), SLOWER, "more_power"),
     (*sustained(-0.029, 0.98, 0.02), SLOWER, "lower_clock"),
-    (*sustained(-0.02, 0.98, -0.02), SAME, "detectable"),
+    (*sustained(-0.02, 0.98, -0.02), SAME, "within"),
     (*sustained(0.0, -1.0), UNCLEAR, "unusable"),
     # An author's limit holds without a baseline.
     *(({"exact": {"peak_bytes": 1e9}}, None, budget(metric, 100.0), Word.OVER_BUDGET,
@@ -206,7 +184,6 @@ def test_words(now: Spec, before: Spec | None, more: Spec, word: Word, told: str
     known = None if before is None else entry(**before)
     found = verdict(result(**now), known, **more)
     assert (found.word, told in " ".join(kinds(found.reasons))) == (word, True)
-    assert found.card == "b" or told != "one_card"
     is_far = any(change.theta > change.gate for change in found.changes)
     assert found.fails is (word is Word.OVER_BUDGET or (word is SLOWER and is_far))
     for change in found.changes:
@@ -219,15 +196,15 @@ def test_every_metric_has_one_reason_of_its_own() -> None:
     names = ("of", "word", "level", "limit")
     found = verdict(result(clocks(0.02)), entry())
     (said,) = facts(found.reasons, "interval")
-    assert [said[name] for name in names] == ["code", "slower", 0.99, 0.0025]
+    assert [said[name] for name in names] == ["code", "slower", 0.9996, 0.0025]
     assert found.changes[0].theta == pytest.approx(0.0202, abs=1e-3)
     (said,) = facts(verdict(result(ALONE), entry()).reasons, "interval")
-    assert [said[name] for name in names] == ["time", "same", 0.8, 0.01]
+    assert [said[name] for name in names] == ["time", "same", 0.95, 0.01]
     both = verdict(result(clocks(0.02, -0.02)), entry(count=6), in_turns=True)
     assert [each["metric"] for each in facts(both.reasons, "interval")] == ["time_us", "elapsed_us"]
 
 
-@pytest.mark.parametrize(("noise", "word"), [("clock", SLOWER), ("", SAME)])
+@pytest.mark.parametrize(("noise", "word"), [("one clock", SLOWER), ("", SAME)])
 def test_a_metric_of_the_core_is_judged_where_its_row_names_a_noise(
     monkeypatch: pytest.MonkeyPatch, noise: str, word: Word
 ) -> None:
@@ -240,19 +217,24 @@ def test_a_metric_of_the_core_is_judged_where_its_row_names_a_noise(
 
 
 def test_what_the_rows_name_as_noise_is_known() -> None:
-    known = {metric.name: prior_of(metric, "cuda") for metric in METRICS if metric.noise}
-    assert {name for name, prior in known.items() if prior is None} == set(CLOCKS)
+    known = {metric.name: limits_of(metric, FACTS) for metric in METRICS if metric.noise}
+    assert {name for name, limits in known.items() if limits is None} == set(CLOCKS)
 
 
-def test_in_turns_less_is_found_and_load_is_no_doubt() -> None:
-    now, before = result(clocks(0.004)), entry(count=6)
-    runs, turns = (verdict(now, before, in_turns=each) for each in (False, True))
-    assert (runs.in_turns, turns.in_turns) == (False, True)
-    assert turns.changes[0].detectable < runs.changes[0].detectable
-    assert turns.changes[0].theta == pytest.approx(runs.changes[0].theta)
-    loud, known, _ = loaded(0.35, 40.0, count=6)
-    beside = verdict(result(**loud), entry(**known), facts=HOST, in_turns=True)
-    assert beside.word is SLOWER
+def test_no_word_says_more_than_its_interval() -> None:
+    here, there = {"torch": "2.13"}, {"torch": "2.14"}
+    facts_there = structs.replace(FACTS, environment=there)
+    own = verdict(result(), entry(), environment=here)
+    other = verdict(result(), entry(), environment=here, facts=facts_there)
+    elsewhere = verdict(result(unit="b"), entry(), environment=here)
+    (told, half, more) = (
+        facts(found.reasons, "within")[0]["share"] for found in (own, other, elsewhere)
+    )
+    assert {found.word for found in (own, other, elsewhere)} == {SAME}
+    assert told < 0.005 <= half < more <= own.changes[0].gate
+    # Beyond its threshold as a whole, though inside the gate.
+    moved = verdict(result(clocks(0.006), wobble=0.1), entry(wobble=0.1))
+    assert moved.word is not SAME
 
 
 def test_any_number_of_processes_is_judged() -> None:
@@ -276,7 +258,7 @@ def test_what_is_measured_again(theta: float, *, is_wanted: bool) -> None:
     change = structs.replace(found.changes[0], threshold=0.0025, gate=0.01, theta=theta)
     for word, is_asked in ((UNCLEAR, True), (SAME, is_wanted), (SLOWER, True)):
         one = structs.replace(found, word=word, changes=(change,))
-        assert wants_confirmation(one) is is_asked
+        assert needs_pairs(one) is is_asked
 
 
 @pytest.mark.parametrize(
@@ -284,13 +266,12 @@ def test_what_is_measured_again(theta: float, *, is_wanted: bool) -> None:
     [
         (Stage.SCREEN, {}, Confirmation.NONE),
         (Stage.CONFIRM, {}, Confirmation.FRESH),
-        (Stage.CONFIRM, screened(clocks(0.25), "b"), Confirmation.FRESH),
-        (Stage.CONFIRM, screened(clocks(0.25), "c"), Confirmation.ANOTHER_GPU),
+        (Stage.CONFIRM, {"screen": SCREENED}, Confirmation.ANOTHER_GPU),
         (Stage.CONFIRM, {"in_turns": True}, Confirmation.IN_TURNS),
     ],
 )
 def test_how_a_change_was_confirmed(stage: Stage, more: Spec, confirmation: Confirmation) -> None:
-    found = verdict(result(clocks(0.25), unit="b", stage=stage), entry(count=6), **more)
+    found = verdict(result(clocks(0.25), stage=stage), entry(count=6), **more)
     assert (found.word, found.confirmation) == (SLOWER, confirmation)
 
 
@@ -308,7 +289,7 @@ def test_policy_says_what_fails_and_what_moved() -> None:
     loose = Policy(threshold=0.05, gate=0.1)
     found = verdict(result(clocks(0.02)), entry(), policy=loose)
     assert (found.word, found.changes[0].threshold, found.changes[0].gate) == (SAME, 0.05, 0.1)
-    for wrong in ({"threshold": -1.0}, {"gate": math.nan}, {"alpha": 0.0}, {"fail_on": ("slow",)}):
+    for wrong in ({"threshold": -1.0}, {"gate": math.nan}, {"fail_on": ("slow",)}):
         with pytest.raises(ValueError, match="Policy"):
             Policy(**wrong)
 
@@ -426,13 +407,6 @@ def test_times_of_two_samplings_are_never_compared(
         assert (found.word, facts(found.reasons, "sampling")) == (word, [said])
         assert [each.metric for each in found.changes] == list(told), "no time among them"
         assert found.fails, "what got so slow must not be passed over"
-
-
-@pytest.mark.parametrize(("way", "word"), [(ONE_WAY, UNCLEAR), (OTHER_WAY, SLOWER)])
-def test_a_screen_of_another_sampling_is_no_evidence(way: Sampling, word: Word) -> None:
-    now = sampled([ONE_WAY] * 6, clocks(0.022), unit="b")
-    screen = sampled([way] * 3, clocks(-0.008), unit="c", stage=Stage.SCREEN)
-    assert verdict(now, entry(sampling=ONE_WAY), screen=screen).word is word
 
 
 def test_the_canary_of_most_operations_lends_its_clock() -> None:

@@ -7,17 +7,20 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from judge_data import FACTS
 
-from perfsuite.judge.compare import Grounds, pair_shift_of
-from perfsuite.judge.noise import PRIORS, Timing
-from perfsuite.judge.pairs import Looks, looks_of, needs_pairs, within
+from perfsuite.judge.compare import Policy, Shift, shift_of
+from perfsuite.judge.noise import Timing
+from perfsuite.judge.rule import LIMITS, Looks, looks_of, needs_pairs, within
 from perfsuite.model import Settings, Verdict, Word
 
 LOOKS = looks_of(Settings())
-GROUNDS = Grounds(facts=FACTS, slug="nvidia-h200", call=LOOKS.call)
 TRIALS = 300
 US = 444.0
+
+
+def shift(a: list[Timing], b: list[Timing]) -> Shift:
+    limits = LIMITS["paced"]
+    return shift_of(a, b, limits=limits, policy=Policy(), follows=0.5, call=LOOKS.call)
 
 
 def play(process: Callable[[], float], by: float) -> tuple[Word, int, float]:
@@ -29,11 +32,10 @@ def play(process: Callable[[], float], by: float) -> tuple[Word, int, float]:
             for side, more in ((a, 0.0), (b, by)):
                 time_us = US * (1 + more) * (1 + process())
                 side.append(Timing("gpu", time_us, time_us * 1900))
-        shift = pair_shift_of(a, b, prior=PRIORS["mixed"], grounds=GROUNDS)
-        change = shift.lenient if shift.word is Word.SAME else shift.strict
-        verdict = Verdict(variant="one", word=shift.word, changes=(change,))
+        found = shift(a, b)
+        verdict = Verdict(variant="one", word=found.word, changes=(found.change,), in_turns=True)
         if not needs_pairs(verdict) or len(a) + LOOKS.step > LOOKS.most:
-            return shift.word, len(a), within(change)
+            return found.word, len(a), within(found.change)
 
 
 def words(process: Callable[[], float], by: float) -> tuple[Counter[Word], float, list[float]]:
@@ -76,16 +78,16 @@ def test_what_is_unclear_gets_all_pairs_and_no_word_says_more_than_its_interval(
 
     for _ in range(50):
         word, count, size = play(process, 0.0)
-        assert word is not Word.SAME or size < PRIORS["mixed"].gate
+        assert word is not Word.SAME or size < LIMITS["paced"].gate
         assert word is not Word.UNCLEAR or count == LOOKS.most
 
 
 def test_what_lies_beyond_the_threshold_is_not_the_same() -> None:
     steady = [Timing("gpu", 100.0 + 0.01 * n, 190_000.0 + 19 * n) for n in range(3)]
     moved = [Timing("gpu", 1.006 * one.time_us, 1.006 * (one.cycles or 0.0)) for one in steady]
-    found = pair_shift_of(steady, moved, prior=PRIORS["memory"], grounds=GROUNDS)
-    assert found.lenient.low > found.lenient.threshold
-    assert found.lenient.high < found.lenient.gate
+    found = shift(steady, moved)
+    assert found.change.low > found.change.threshold
+    assert found.change.high < found.change.gate
     assert found.word is Word.UNCLEAR  # three pairs make no call
 
 
@@ -93,8 +95,8 @@ def test_one_process_far_away_hides_no_change() -> None:
     steady = [Timing("gpu", 100.0 + 0.02 * n, 190_000.0 + 38 * n) for n in range(6)]
     moved = [Timing("gpu", 1.008 * one.time_us, 1.008 * (one.cycles or 0.0)) for one in steady]
     astray = [*steady[:5], Timing("gpu", 110.0, 209_000.0)]
-    found = pair_shift_of(astray, moved, prior=PRIORS["memory"], grounds=GROUNDS)
-    assert (found.word, found.strict.threshold) == (Word.SLOWER, 0.0025)
+    found = shift(astray, moved)
+    assert (found.word, found.change.threshold) == (Word.SLOWER, 0.0025)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from store_data import finished, ran
 
 from perfsuite.cli import rendered
-from perfsuite.judge import peaks as roofline
-from perfsuite.judge.peaks import (
+from perfsuite.devices import peaks as roofline
+from perfsuite.devices.peaks import (
     BYTES,
     FLOP,
     GENERIC,

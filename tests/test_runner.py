@@ -19,7 +19,7 @@ from report_data import run_of
 from store_data import stored
 
 from perfsuite.boundary import DeviceError, StoreError, UsageError
-from perfsuite.judge.peaks import PEAKS, Peaks
+from perfsuite.devices.peaks import PEAKS, Peaks
 from perfsuite.model import (
     DeviceFacts,
     Pack,
@@ -302,7 +302,8 @@ def test_an_unmet_need_skips_with_its_reason(place: Place) -> None:
 
 
 WATCHED = PACK.replace("[100, 200]", "[100, 200, 400, 50]").replace(
-    'source="made up", ', 'source="made up", canary={"fake": {"us": 50}}, '
+    'source="made up", ',
+    'source="made up", regime="sustained", canary={"fake": {"us": 50}}, ',
 )
 
 

@@ -32,7 +32,6 @@ from perfsuite.judge.noise import entries_of
 from perfsuite.model import (
     Block,
     Evidence,
-    Health,
     Result,
     Run,
     Sampling,
@@ -318,9 +317,6 @@ def test_an_entry_says_how_it_was_measured() -> None:
     processes = RUN.results[0].evidence
     mixed = with_evidence(*processes, replace(processes[0], launches=9))
     assert entries_of(mixed)[COPY.id].sampling is None
-    busy = [replace(each, health=Health(foreign_percent=40.0)) for each in processes[0].blocks]
-    loaded = with_evidence(replace(processes[0], blocks=tuple(busy)))
-    assert [entries_of(run)[COPY.id].load for run in (RUN, loaded)] == [0.0, 0.4]
     blocks = (Block(time_us=(1.0, 1.1)), Block(time_us=(), voided=4))
     one_clock = with_evidence(replace(evidence(1.0), blocks=blocks, exact={}))
     assert entries_of(one_clock)[COPY.id].metrics.keys() == {"time_us"}

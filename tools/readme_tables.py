@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-from perfsuite.judge.peaks import GENERIC, Peaks, efficiency, peaks_of, with_measured
+from perfsuite.devices.peaks import GENERIC, Peaks, efficiency, peaks_of, with_measured
 from perfsuite.model import BaselineEntry, Pack, Tier, Variant
 from perfsuite.packs.find import discover
 from perfsuite.report import view

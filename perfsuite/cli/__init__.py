@@ -414,7 +414,7 @@ def judged_against(run: Run, before: Run) -> RunView:
         # A confirmation replaces its screen.
         results = (one.last,) if one.last else ()
         variants.append(replace(one, expected=expected, results=results))
-    verdicts = judge(replace(run, variants=tuple(variants)), known=tuple(entries.values()))
+    verdicts = judge(replace(run, variants=tuple(variants)))
     judged = replace(run.having(verdicts=verdicts), claims=())
     return read(judged, baselines=entries, source=source, previous=before)
 

@@ -22,21 +22,15 @@ from perfsuite.judge.compare import (
     shifts_of,
 )
 from perfsuite.judge.noise import (
-    CPU_PRIORS,
-    PRIORS,
-    Timing,
     canary_clocks,
     sampling_of,
-    usable_of,
     values_of,
     values_of_entry,
 )
-from perfsuite.judge.pairs import looks_of, needs_pairs, within
+from perfsuite.judge.rule import LIMITS, MISS, USUAL, Difference, difference, looks_of, within
 from perfsuite.model import (
-    CYCLES,
     ENERGY,
     TIME,
-    BaselineEntry,
     Change,
     ClaimInstance,
     ClaimVerdict,
@@ -54,44 +48,15 @@ from perfsuite.model import (
     Verdict,
     Word,
     because,
-    foreign_share,
 )
 from perfsuite.packs.select import missing_of
-from perfsuite.stats import (
-    Difference,
-    Variance,
-    hodges_lehmann,
-    main_mode,
-    moderated,
-    pooled,
-)
+from perfsuite.stats import hodges_lehmann
 from perfsuite.store.sku import blocked_by
-
-# Cards of one board differ by up to 8 % in single kernels (3 of 164 variants on two H200s: tf32
-# GEMMs that every card runs in one of two ways, a reduction): up to here one card's word that no
-# entry knows is not enough, unless so many cards agree that the variant has no such ways.
-ONE_CARD, AGREEING_CARDS = 0.1, 3
-# What others take of a device is no reason for doubt up to here: workers' own ends and starts.
-QUIET = 0.1
-# Below this a movement of the SM clock is not worth a word.
-NOTABLE_CLOCK = 0.002
-# A claim is about time, and both of its sides ran on one unit in one run: what differs between
-# processes, clock included, is all there is.
-ALPHA = 0.05
-# Between processes, of a ratio that both variants' blocks inside one process make: assumed for
-# GPUs, not measured yet; a larger spread of a claim's own processes counts instead. On two cores
-# that others used as well it was 2-12 % in four kernels, no less than between processes.
-QUADS_BETWEEN = 0.003
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """One variant with what is known of it.
-
-    ``word`` is final where no ``shifts`` are to be judged. ``loads`` are the shares of the device
-    that others took now, and when the entry was measured. ``card`` is the unit that alone was
-    measured and that the entry does not know, if it is so.
-    """
+    """One variant with what is known of it; ``word`` is final where no ``shifts`` are judged."""
 
     one: VariantRun
     result: Result
@@ -99,40 +64,23 @@ class Draft:
     reasons: tuple[Reason, ...] = ()
     shifts: tuple[Shift, ...] = ()
     exact: tuple[Change, ...] = ()
-    loads: tuple[float, float] = (0.0, 0.0)
-    card: str = ""
-
-    def doubt(self, shift: Shift) -> Reason | None:
-        """Return what else than the code may be all of a change: others' load, a single card."""
-        load, gate = max(self.loads), shift.strict.gate
-        if load > QUIET and shift.least < math.log1p(gate + load):
-            return because("load" if load == self.loads[0] else "load_before", share=load)
-        if self.card and shift.least < math.log1p(max(ONE_CARD, 2 * gate)):
-            return because("one_card", unit=self.card)
-        return None
 
 
 def judge(
-    run: Run,
-    stage: Stage | None = None,
-    *,
-    policy: Policy | None = None,
-    known: Sequence[BaselineEntry] = (),
+    run: Run, stage: Stage | None = None, *, policy: Policy | None = None
 ) -> tuple[Verdict, ...]:
     """Return a verdict for each variant that ended ok, by what the run expects of it, in order.
 
     The results are of one ``stage``, or the last of each variant: evidence of two is never mixed,
-    but of sides that took turns all pairs count. ``known`` are all entries of the SKU, measured or
-    not: they tell of noise.
+    but of sides that took turns all pairs count.
     """
-    known = known or [one.entry for one in run.every if one.entry]
     grounds = Grounds(
         facts=run.facts,
         slug=run.sku.slug,
         policy=policy or Policy(),
         clocks=canary_clocks(run),
         call=looks_of(run.settings).call,
-    ).learned(known, [one.variant for one in run.variants])
+    )
     drafts = [
         draft_of(one, result, grounds)
         for one in run.variants
@@ -144,23 +92,6 @@ def judge(
 def _judged(one: VariantRun, stage: Stage | None) -> Result | None:
     found = one.result(stage) if stage else one.last
     return one.last if found and one.expected.in_turns else found
-
-
-def wants_confirmation(verdict: Verdict) -> bool:
-    """Say whether fresh processes should measure this variant again.
-
-    What seems to have moved beyond the threshold is, although it may be inside the gate.
-    """
-    if verdict.in_turns:
-        return needs_pairs(verdict)
-    if verdict.word.stayed:
-        return any(is_suspect(change) for change in verdict.changes)
-    return verdict.word is Word.UNCLEAR or verdict.word.moved
-
-
-def is_suspect(change: Change) -> bool:
-    """Say whether a change that no verdict calls is beyond the threshold all the same."""
-    return change.threshold < min(change.gate, abs(change.theta))
 
 
 # One variant, metric by metric.
@@ -219,31 +150,8 @@ def _draft(one: VariantRun, result: Result, grounds: Grounds) -> Draft:
     draft = replace(bare, word=Word.UNCLEAR if lost else Word.SAME, exact=exact)
     if not is_timed:
         return replace(draft, reasons=tuple(reasons))
-    # The processes of a confirmation's screen were chosen, and are no evidence.
-    is_confirmed = result.stage is Stage.CONFIRM and not held.in_turns
-    screen = one.result(Stage.SCREEN) if is_confirmed else None
-    is_sampled_alike = screen and sampling_of(screen.evidence) in {sampling, None}
-    chosen = usable_of(screen) if screen and is_sampled_alike else []
-    screened = [replace(each, is_fresh=False) for each in chosen]
-
-    def now(metric: Metric) -> list[Timing]:
-        return values_of(result, metric) + (screened if metric is TIME else [])
-
-    shifts, more = shifts_of(one, entry, now, grounds)
-    # A device with two clocks has voided the blocks that were taken beside others; of sides that
-    # took turns others took alike.
-    is_alike = CYCLES.name in grounds.facts.clocks or held.in_turns
-    known = {each.unit for each in before}
-    units = {process.unit for each in (result, screen) if each for process in each.evidence}
-    is_told = not held.in_turns and "" not in known | units
-    is_unseen = len(units) == 1 and not units & known and len(known) < AGREEING_CARDS
-    return replace(
-        draft,
-        reasons=(*reasons, *more),
-        shifts=tuple(shifts),
-        loads=(0.0, 0.0) if is_alike else (foreign_share(result.evidence), entry.load),
-        card=units.pop() if is_told and is_unseen else "",
-    )
+    shifts, more = shifts_of(one, entry, lambda metric: values_of(result, metric), grounds)
+    return replace(draft, reasons=(*reasons, *more), shifts=tuple(shifts))
 
 
 def _told(result: Result, declared: Sequence[Metric]) -> dict[str, list[float]]:
@@ -279,18 +187,11 @@ def _verdict(draft: Draft, policy: Policy) -> Verdict:
     """Return the verdict of a draft."""
     one = draft.one
     reasons = list(draft.reasons)
-    words: list[Word] = []
-    changes: list[Change] = []
+    changes = [shift.change for shift in draft.shifts]
     for shift in draft.shifts:
-        doubt = draft.doubt(shift) if shift.word.moved else None
-        word = Word.UNCLEAR if doubt else shift.word
-        words.append(word)
-        change = shift.lenient if word.stayed else shift.strict
-        changes.append(change)
-        if shift.metric in TIMES or not word.stayed:
-            reasons += _reasons(shift, change, word, is_pair=one.expected.in_turns)
-        reasons += [doubt] if doubt else []
-    said = {shift.metric: word for shift, word in zip(draft.shifts, words, strict=True)}
+        if shift.metric in TIMES or not shift.word.stayed:
+            reasons += _reasons(shift, is_pair=one.expected.in_turns)
+    said = {shift.metric: shift.word for shift in draft.shifts}
     if said.get(TIME, Word.UNCLEAR).stayed:
         power = {ENERGY: "more_power", CLOCK: "lower_clock"}
         slower = [kind for metric, kind in power.items() if said.get(metric) is Word.SLOWER]
@@ -298,7 +199,7 @@ def _verdict(draft: Draft, policy: Policy) -> Verdict:
     is_worse = any(change.theta > 0 for change in draft.exact)
     # What moved counts before what did not, and then what needs a reader most.
     ranked = sorted(Word, key=lambda each: not each.moved)
-    word = min((*words, draft.word), key=ranked.index)
+    word = min((*said.values(), draft.word), key=ranked.index)
     if any(reason.kind == "over_budget" for reason in reasons):
         word = Word.OVER_BUDGET
     elif draft.exact and (is_worse or word.stayed):
@@ -306,8 +207,8 @@ def _verdict(draft: Draft, policy: Policy) -> Verdict:
     # A launch of many times its length can no longer be sampled as it was: not to be passed over.
     is_unheld = any(reason.kind == "sampling" for reason in reasons)
     is_past_gate = is_worse or any(
-        each is Word.SLOWER and change.theta > change.gate
-        for each, change in zip(words, changes, strict=True)
+        shift.word is Word.SLOWER and shift.change.theta > shift.change.gate
+        for shift in draft.shifts
     )
     return Verdict(
         variant=one.id,
@@ -319,18 +220,17 @@ def _verdict(draft: Draft, policy: Policy) -> Verdict:
         confirmation=_confirmation(one, draft.result) if word.moved else Confirmation.NONE,
         fails=is_unheld
         or (word.value in policy.fail_on and (word is not Word.SLOWER or is_past_gate)),
-        card=draft.card if Word.UNCLEAR in words else "",
     )
 
 
-def _reasons(shift: Shift, change: Change, word: Word, *, is_pair: bool) -> list[Reason]:
+def _reasons(shift: Shift, *, is_pair: bool) -> list[Reason]:
     """Return what moved, how surely, what the limit was and what both clocks did."""
-    is_time, is_same = shift.metric is TIME, word.stayed
+    is_time, word, change = shift.metric is TIME, shift.word, shift.change
     time, clock = change.time_change, change.clock_change
     found = []
     if is_time and shift.has_clock:
-        kind = "code_is_same" if is_same and abs(time) > change.threshold else "clocks"
-        kind = kind if abs(clock) >= NOTABLE_CLOCK else "time"
+        kind = "code_is_same" if word.stayed and abs(time) > change.threshold else "clocks"
+        kind = kind if abs(clock) >= LIMITS["paced"].threshold else "time"
         found.append(because(kind, time=time, clock=clock))
     interval = because(
         "interval",
@@ -344,20 +244,21 @@ def _reasons(shift: Shift, change: Change, word: Word, *, is_pair: bool) -> list
         theta=change.theta,
         low=change.low,
         high=change.high,
-        level=shift.levels[is_same],
-        limit=change.gate if is_same else change.threshold,
+        level=shift.level,
+        limit=change.gate if word.stayed else change.threshold,
     )
     found.append(interval)
     if word is Word.UNCLEAR and shift.is_clock_lost:
         found.append(because("clock_lost"))
-    if is_same and is_pair:
+    if word.stayed:
         found.append(because("within", share=within(change)))
     elif not word.moved:
+        if not shift.is_own:
+            found.append(because("other_cards"))
         found.append(because("detectable", share=change.detectable))
-    if is_time:
-        kind = "processes" if shift.same_unit else "processes_elsewhere"
+    if is_time and not is_pair:
+        kind = "processes" if shift.is_own else "processes_elsewhere"
         found.append(because(kind, before=shift.processes[0], now=shift.processes[1]))
-        found += [because("strays", count=shift.strays)] if shift.strays else []
     return found
 
 
@@ -374,7 +275,7 @@ def _confirmation(one: VariantRun, result: Result) -> Confirmation:
     return Confirmation.ANOTHER_GPU if is_another else Confirmation.FRESH
 
 
-# The claims of packs, from a run's own results.
+# What became of the claims.
 
 
 class _LacksError(Exception):
@@ -389,8 +290,7 @@ def judge_claims(
     Held if the interval of than / faster reaches nowhere below the ratio asked for, broken if it
     ends below it, else unclear. What is about an exact metric is held or broken.
     """
-    policy = policy or Policy()
-    prior = (CPU_PRIORS[""] if run.facts.is_host else PRIORS["one clock"]).processes
+    policy, usual = policy or Policy(), _usual(run.facts)
     results = {one.id: one.result(stage) if stage else one.last for one in run.variants}
     found = []
     for claim in run.instances:
@@ -407,10 +307,8 @@ def judge_claims(
         if claim.metric:
             found.append(_by_metric(claim, median(than), median(faster), policy))
             continue
-        modes = [main_mode(list(map(math.log, side)), prior) for side in (than, faster)]
-        variance = moderated(pooled(modes), prior).times(sum(1 / len(side) for side in modes))
-        theta = hodges_lehmann(modes[0]) - hodges_lehmann(modes[1])
-        found.append(_by_time(claim, Difference(theta, (variance,)), policy))
+        logs, others = ([[math.log(value) for value in side]] for side in (faster, than))
+        found.append(_by_time(claim, difference(logs, others, usual), policy))
     return tuple(found)
 
 
@@ -435,18 +333,17 @@ def judge_abba(
             groups = [sum(ratios[at : at + 2]) / 2 for at in range(0, len(ratios) - 1, 2)]
             values.append(hodges_lehmann(groups))
             count += len(groups)
-        theta = hodges_lehmann(values)
     except ValueError:
         return None
-    between = CPU_PRIORS[""].between if facts.is_host else QUADS_BETWEEN
-    own = pooled([values])
-    # The prior only lifts a spread that is small by luck.
-    lifted = moderated(own, Variance(between**2, 6))
-    variance = max(own, lifted, key=lambda each: each.value).times(1 / len(values))
-    verdict = _by_time(claim, Difference(theta, (variance,)), policy)
+    verdict = _by_time(claim, difference([], [values], _usual(facts)), policy)
     kind = "open_by_abba" if verdict.word is ClaimWord.UNCLEAR else "decided_by_abba"
     how = because(kind, groups=count, processes=len(values))
     return structs.replace(verdict, reasons=(*verdict.reasons, how))
+
+
+def _usual(facts: DeviceFacts) -> float:
+    """Return what processes scatter by, clock included: a claim is about time alone."""
+    return USUAL * LIMITS["host" if facts.is_host else "one clock"].threshold
 
 
 def _values(claim: ClaimInstance, name: str, results: Mapping[str, Result | None]) -> list[float]:
@@ -489,11 +386,12 @@ def _by_metric(claim: ClaimInstance, than: float, faster: float, policy: Policy)
 
 
 def _by_time(claim: ClaimInstance, log_ratio: Difference, policy: Policy) -> ClaimVerdict:
-    low, high = (math.exp(end) for end in log_ratio.interval(ALPHA))
+    reach = log_ratio.reach(MISS)
+    low, high = (math.exp(log_ratio.theta + end) for end in (-reach, reach))
     word = ClaimWord.HELD if low >= claim.by else ClaimWord.UNCLEAR
     word = ClaimWord.BROKEN if high < claim.by else word
     ratio = math.exp(log_ratio.theta)
-    reason = because("ratio", ratio=ratio, low=low, high=high, level=1 - ALPHA, by=claim.by)
+    reason = because("ratio", ratio=ratio, low=low, high=high, level=1 - 2 * MISS, by=claim.by)
     return _claim_verdict(claim, word, reason, policy, (ratio, low, high))
 
 

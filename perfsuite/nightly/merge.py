@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from perfsuite.boundary import UsageError
 from perfsuite.judge.compare import Policy
 from perfsuite.judge.noise import ENDS
-from perfsuite.judge.verdict import wants_confirmation
+from perfsuite.judge.rule import needs_pairs
 from perfsuite.model import Pack, Part, Run, Stage, VariantRun, Word
 from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.run.config import EXIT_MACHINE, TIERS
@@ -136,7 +136,7 @@ def conclude(
     for name, verdict in list(verdicts.items()):
         if name in again:
             del verdicts[name]
-        elif wants_confirmation(verdict):
+        elif needs_pairs(verdict):
             verdicts[name] = judging.unconfirmed(verdict, "its shard saw no need to")
     verdicts |= judging.stage(run, Stage.CONFIRM)
     judged = judging.whole(run, verdicts, run.claims)

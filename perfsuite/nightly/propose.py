@@ -228,10 +228,7 @@ def _products(runs: Sequence[Run], root: Path) -> dict[str, _Product]:
     for slug, (run, sku) in found.items():
         folder = sku_folder(root, slug)
         baselines = Baselines.load([root], read_sku(folder) if has_sku(folder) else sku)
-        known = tuple(baselines.entries.values())
-        variants = [one.variant for one in run.variants]
-        grounds = Grounds(facts=run.facts, slug=slug).learned(known, variants)
-        products[slug] = _Product(baselines, grounds)
+        products[slug] = _Product(baselines, Grounds(facts=run.facts, slug=slug))
     return products
 
 

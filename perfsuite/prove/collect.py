@@ -24,8 +24,7 @@ from msgspec import structs
 from perfsuite.boundary import UsageError
 from perfsuite.devices.protocol import Device, automatic, open_device
 from perfsuite.engine.measure import Session
-from perfsuite.judge.pairs import Looks, looks_of
-from perfsuite.judge.verdict import wants_confirmation
+from perfsuite.judge.rule import Looks, looks_of, needs_pairs
 from perfsuite.model import Pack, Result, Settings, Side, Stage, Tier, Variant, built_in
 from perfsuite.packs.load import load_pack
 from perfsuite.packs.select import missing_need
@@ -170,7 +169,7 @@ class Unit:
     def _asks_more(self, variant: Variant, wave: Wave, looks: Looks) -> bool:
         """Say whether more pairs are needed, and allowed."""
         found = verdict_of_pairs(self.header, variant, wave)
-        is_open = bool(found and wants_confirmation(found))
+        is_open = bool(found and needs_pairs(found))
         return is_open and len(wave.beside) + looks.step <= looks.most
 
     def _change(self, ladder: Ladder, turn: int) -> Variant:

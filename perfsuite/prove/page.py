@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from scipy.stats import binomtest
 
 from perfsuite.boundary import UsageError
-from perfsuite.judge.pairs import within
-from perfsuite.judge.verdict import judge, wants_confirmation
+from perfsuite.judge.rule import needs_pairs, within
+from perfsuite.judge.verdict import judge
 from perfsuite.model import (
     CLOCKS,
     BaselineEntry,
@@ -192,7 +192,7 @@ def _confirmed(
     raw: Raw, variant: Variant, entry: BaselineEntry, trial: Trial, pairs: deque[Wave]
 ) -> Verdict | None:
     """Return what becomes of a triage, by pairs where it asks for them."""
-    if trial.triage is None or not wants_confirmation(trial.triage):
+    if trial.triage is None or not needs_pairs(trial.triage):
         return trial.triage
     wave = pairs.popleft()
     verdict = verdict_of_pairs(raw.header, variant, wave)
@@ -236,7 +236,7 @@ class Tally:
     def __init__(self, verdicts: Iterable[Verdict] = ()) -> None:
         chosen = list(verdicts)
         self.words = Counter(each.word for each in chosen)
-        self.asks = Share(sum(map(wants_confirmation, chosen)), len(chosen))
+        self.asks = Share(sum(map(needs_pairs, chosen)), len(chosen))
         self.seen = median([e.changes[0].theta for e in chosen if e.changes] or [math.nan])
         same = [each.changes[0] for each in chosen if each.word.stayed and each.changes]
         self.within = list(map(within, same))

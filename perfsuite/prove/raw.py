@@ -19,8 +19,8 @@ from msgspec.structs import replace
 
 from perfsuite.boundary import StoreError
 from perfsuite.judge.noise import entries_of
-from perfsuite.judge.pairs import looks_of
-from perfsuite.judge.verdict import judge, wants_confirmation
+from perfsuite.judge.rule import looks_of, needs_pairs
+from perfsuite.judge.verdict import judge
 from perfsuite.model import (
     CYCLES,
     DEVICE_TIME,
@@ -342,7 +342,7 @@ def verdict_of_pairs(header: Header, variant: Variant, wave: Wave) -> Verdict | 
         sides = tuple(result_of(variant, wave, side, count) for side in Side)
         run = run_of(header, VariantRun(variant=variant, results=sides))
         found = next(iter(judge(beside(replace(run, against=UNCHANGED)))), None)
-        if found is None or not wants_confirmation(found):
+        if found is None or not needs_pairs(found):
             break
     return found
 

@@ -19,9 +19,9 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from perfsuite.boundary import plain
+from perfsuite.devices import peaks as roofline
+from perfsuite.devices.peaks import Peaks, Rate, peaks_of
 from perfsuite.hooks import features
-from perfsuite.judge import peaks as roofline
-from perfsuite.judge.peaks import Peaks, Rate, peaks_of
 from perfsuite.model import (
     CLOCKS,
     BaselineEntry,

@@ -329,10 +329,6 @@ SENTENCES: Mapping[str, str] = {
     "detectable": "from {share:limit} on a change would be found",
     "exact": "{metric} {before:.6g} -> {now:.6g} {unit}",
     "exact_worse": "{metric} {before:.6g} -> {now:.6g} {unit} ({theta:signed} worse)",
-    "load": "others took {share:.0%} of the device meanwhile, which may be all of it",
-    "load_before": (
-        "others took {share:.0%} of the device when it was measured before, which may be all of it"
-    ),
     "lost": "no longer reported: {metrics:list}",
     "lower_clock": "same code, lower clock",
     "more_power": "same code, more power",
@@ -340,10 +336,7 @@ SENTENCES: Mapping[str, str] = {
     "no_samples": "no process has samples",
     "no_time": "{source:source} has no time of it",
     "not_judged": "not judged: {error}",
-    "one_card": (
-        "only one card says so, {unit:unit}, which the baseline has never seen: measure on "
-        "another, or with --perf-against"
-    ),
+    "other_cards": "no stored number is of this card, and those of others decide nothing",
     "other_kind": "{text}",
     "over_budget": "{metric} is {now:.6g}, its budget is {most:.6g} ({why})",
     "processes": "{now} processes against {before} on the same unit",
@@ -353,7 +346,6 @@ SENTENCES: Mapping[str, str] = {
         "sampling was {before} and is {now}, and their times are not compared: accept this "
         "run, so that later ones are"
     ),
-    "strays": "{count:processes} apart from the others",
     "time": "time {time:log}",
     "unusable": "unusable samples: {error}",
     "version": "the case's version was {before} and is {now}: it does other work now",
@@ -401,14 +393,8 @@ FORMATS: Mapping[str, Callable[[Any], str]] = {
     "list": ", ".join,
     "log": lambda change: signed(math.expm1(change)),
     "metrics": lambda number: count(number, "metric"),
-    "processes": lambda number: (
-        "one process stands" if number == 1 else f"{number} processes stand"
-    ),
     "signed": signed,
     "source": lambda source: source or "the baseline",
-    "stage": lambda stage: {"canary-start": "at the start"}.get(stage, "at the end"),
-    "unit": lambda name: f"unit {name[:4]}" if name else "an unknown unit",
-    "units": lambda names: ", ".join(map(FORMATS["unit"], names)),
 }
 
 

@@ -110,7 +110,6 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
         with locked(folder):
             stored = read_all(folder)
             grounds = Grounds(facts=run.facts, slug=slug)
-            grounds = grounds.learned(tuple(stored.values()), [*variants.values()])
             merged = {
                 name: merge(stored.get(name), entry, is_other_code=name in other_code)
                 for name, entry in new.items()

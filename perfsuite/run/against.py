@@ -435,8 +435,3 @@ def by_size(verdicts: Iterable[Verdict]) -> list[Verdict]:
         return max((abs(change.theta) for change in verdict.changes), default=0.0)
 
     return sorted(verdicts, key=size, reverse=True)
-
-
-def differing(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
-    """Return what of the environment is another than when the baseline was measured."""
-    return tuple(sorted(key for key in before.keys() & now.keys() if before[key] != now[key]))

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from perfsuite.devices.peaks import Peaks, efficiency, peaks_of, with_measured
 from perfsuite.judge.noise import entries_of
-from perfsuite.judge.peaks import Peaks, efficiency, peaks_of, with_measured
 from perfsuite.model import (
     BaselineEntry,
     Expected,
@@ -48,13 +48,12 @@ PLAUSIBLE = 1.05
 class Basis:
     """What a run is compared with: what is ``expected`` of each variant, and of all together.
 
-    ``known`` are all entries of the run's SKUs, of which it may hold a few. ``previous`` is the run
-    that is most variants' reference, else the last one, with the results that entries come from.
+    ``previous`` is the run that is most variants' reference, else the last one, with the results
+    that entries come from.
     ``reached`` are the peaks that the baselines know.
     """
 
     expected: Mapping[str, Expected]
-    known: tuple[BaselineEntry, ...] = ()
     notes: tuple[str, ...] = ()
     previous: Run | None = None
     reached: Peaks | None = None
@@ -125,20 +124,13 @@ def find_expected(
         told = ": compared with the reference on this unit, which perfsuite baseline reset moves"
         instead = told if last else instead
         notes.append(f"no baseline for {what}{instead}")
-    known = {
-        slug: tuple(each.entries.values())
-        for slug, each in stored.items()
-        if not each.fingerprint_problem
-    }
+    own = stored[run.sku.slug]
+    ceilings = () if own.fingerprint_problem else tuple(own.entries.values())
     return Basis(
         expected=expected,
-        known=(
-            *(each.entry for each in reference.values() if each.entry),
-            *itertools.chain(*known.values()),
-        ),
         notes=tuple(dict.fromkeys(notes)),
         previous=previous,
-        reached=with_measured(peaks_of(run.sku.slug), known.get(run.sku.slug, ()), packs),
+        reached=with_measured(peaks_of(run.sku.slug), ceilings, packs),
     )
 
 

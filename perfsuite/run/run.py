@@ -19,11 +19,11 @@ from typing import Any, Protocol, TypeVar
 from msgspec.structs import replace
 
 from perfsuite.boundary import PerfError, StoreError, UsageError, plain
+from perfsuite.devices.peaks import peaks_of
 from perfsuite.hooks import features
-from perfsuite.judge.compare import Policy
-from perfsuite.judge.pairs import looks_of
-from perfsuite.judge.peaks import peaks_of
-from perfsuite.judge.verdict import judge, judge_abba, judge_claims, wants_confirmation
+from perfsuite.judge.compare import Policy, differing
+from perfsuite.judge.rule import looks_of, needs_pairs
+from perfsuite.judge.verdict import judge, judge_abba, judge_claims
 from perfsuite.model import (
     TIME,
     BaselineEntry,
@@ -58,7 +58,6 @@ from perfsuite.run.against import (
     by_size,
     by_source,
     chosen_of,
-    differing,
     is_one_code,
     keep_sources,
     of_one_code,
@@ -89,8 +88,6 @@ from perfsuite.workers.units import (
 )
 
 T = TypeVar("T")
-# What fewer variants say of the machine, their own verdicts say already.
-FEWEST_TIMED = 3
 # A CPU takes a second for each, and is compared within a gate that no count of them would halve.
 HOST_PROCESSES, PROCESSES = 1, 2
 # Claims that are taken up, and how long another one may begin: the rest stay unclear.
@@ -206,7 +203,7 @@ class Judging:
         """Return the verdicts on one stage's results; none where nothing was timed."""
         if run.settings.check_only:
             return {}
-        found = judge(beside(run), stage, policy=self.policy, known=self.basis.known)
+        found = judge(beside(run), stage, policy=self.policy)
         doubts = self.sides.doubts(run, found, stage)
         told = {name: (reason,) for name, reason in doubts.items()}
         return {
@@ -353,11 +350,11 @@ def execute(config: Config, listener: Listener, panels: Panels | None = None) ->
 def new_run(config: Config, facts: DeviceFacts, revision: Revision | None) -> Run:
     """Return what is asked for on a device that was just opened, with nothing measured yet."""
     now = datetime.now(UTC)
-    timed = [each for each in config.variants if each.case.regime is not Regime.EXACT]
     canaries = [each for pack in config.packs for each in pack.canaries.get(facts.device, ())]
-    few = sum(not missing_need(each, facts) for each in timed) < FEWEST_TIMED
-    # Beside a revision there are none: in its minutes the machine is the same to both.
-    if config.settings.check_only or few or revision:
+    is_sustained = any(each.case.regime is Regime.SUSTAINED for each in config.variants)
+    # Their clock is what that of back-to-back launches is held against. Beside a revision there
+    # are none: in its minutes the machine is the same to both.
+    if config.settings.check_only or revision or not is_sustained:
         canaries = []
     able = [each for each in canaries if not missing_need(each, facts)]
     return Run(
@@ -639,8 +636,7 @@ class _Work:
             doubtful = [
                 one
                 for one in run.variants
-                if one.id in verdicts.keys() - self.answers.keys()
-                and wants_confirmation(verdicts[one.id])
+                if one.id in verdicts.keys() - self.answers.keys() and needs_pairs(verdicts[one.id])
             ]
             beside_a = {one.id for one in doubtful if verdicts[one.id].in_turns}
             paired = [
@@ -740,7 +736,7 @@ class _Work:
             return
         run, told = self.file.run, self.answers.keys() | self.unanswered.keys()
         runs = {one.id: one for one in run.variants}
-        doubted = [runs[v.variant] for v in by_size(verdicts.values()) if wants_confirmation(v)]
+        doubted = [runs[v.variant] for v in by_size(verdicts.values()) if needs_pairs(v)]
         left = [o for o in doubted if o.id not in told and o.entry and not is_one_code(o, run)]
         chosen = chosen_of(left, run.settings.seed)
         self._pair(chosen, verdicts)
@@ -767,7 +763,7 @@ class _Work:
             told = replace(mine, reasons=(why, *mine.reasons))
             if mine.word.moved and is_known(one, mine):
                 self.answers[one.id] = self.judging.environment(told, one, self.file.run)
-            elif mine.word.moved:
+            elif not is_known(one, mine):
                 self.answers[one.id] = replace(told, word=Word.SAME_CODE, fails=False)
             else:
                 self.unanswered[one.id] = why

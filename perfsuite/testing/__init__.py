@@ -9,10 +9,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from perfsuite.boundary import DeviceError, PackError, PerfError, StoreError, UsageError
+from perfsuite.devices.peaks import per_launch
 from perfsuite.devices.protocol import Device, Sample, facts_faults, open_device, sampled
 from perfsuite.engine.measure import Session
 from perfsuite.hooks import added
-from perfsuite.judge.peaks import per_launch
 from perfsuite.model import Health, Pack, Regime, Settings, Tier
 from perfsuite.packs.find import Fault, discover, packs_at
 from perfsuite.packs.load import (
