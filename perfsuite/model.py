@@ -83,6 +83,11 @@ def built_in(device: str) -> BuiltIn:
     return BUILT_IN_DEVICES.get(device, BuiltIn(""))
 
 
+def is_host_timed(device: str, regime: str) -> bool:
+    """Say whether the host's clock times a variant: all on a CPU, launches awaited elsewhere."""
+    return built_in(device).is_host or regime == Regime.END_TO_END
+
+
 ACCELERATOR_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 OPENS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*\Z")
 
@@ -692,15 +697,17 @@ class Stage(StrEnum):
 class Settings(Record, frozen=True, kw_only=True):
     """How a run measures; times in seconds unless the name says otherwise.
 
+    ``processes`` screen a variant, ``confirm_processes`` confirm it; pairs come by half as many.
     A process takes a block of ``samples`` in each of its ``rounds``. Of a screen of what a
     device times itself, paced, ``screen_rounds`` are enough: what is left then is what processes
-    and cards differ by.
+    and cards differ by. Blocks that the host times are short, and ``host_rounds`` as many.
     """
 
-    processes: Count = 3
+    processes: Count = 2
     confirm_processes: Count = 6
     rounds: Count = 3
     screen_rounds: Count = 2
+    host_rounds: Count = 18
     samples: Count = 16
     sample_us: float = 500.0
     settle_s: float = 3.0
@@ -710,7 +717,7 @@ class Settings(Record, frozen=True, kw_only=True):
     check_only: bool = False
     seed: int = 0
 
-    def rounds_of(self, stage: Stage, *, is_paced: bool) -> int:
+    def rounds_of(self, stage: Stage, *, is_paced: bool, by_host: bool = False) -> int:
         """Return how many blocks a process takes, paced by a device's own clock or not.
 
         Of 932 comparisons between two H200s three blocks left 168 unclear, two 168, one 170; the
@@ -720,7 +727,8 @@ class Settings(Record, frozen=True, kw_only=True):
         if self.check_only:
             return 0
         is_short = is_paced and stage is Stage.SCREEN
-        return min(self.rounds, self.screen_rounds) if is_short else self.rounds
+        rounds = self.host_rounds if by_host else self.rounds
+        return min(rounds, self.screen_rounds) if is_short else rounds
 
 
 class Health(Record, frozen=True, kw_only=True):
@@ -821,15 +829,11 @@ class Result(Record, frozen=True, kw_only=True):
 
 
 class Gpu(Record, frozen=True, kw_only=True):
-    """One GPU as the inventory lists it, before anything is run on it.
-
-    ``board`` is the part number of its board, where the driver says one.
-    """
+    """One GPU as the inventory lists it, before anything is run on it."""
 
     index: int
     uuid: str
     name: str
-    board: str = ""
 
 
 class Sku(Record, frozen=True, kw_only=True):
@@ -1097,11 +1101,10 @@ class BaselineMetric(Record, frozen=True, kw_only=True):
 
 
 class BaselineEntry(Record, frozen=True, kw_only=True):
-    """One variant's accepted metrics; ``run`` is the run they come from.
+    """One variant's accepted metrics; ``run`` is the run of the reference, whose commit is side A.
 
+    ``runs`` has the run that measured a card where that is another.
     ``sampling`` is how its samples were made, if that is known: a later run samples alike.
-    ``work_class`` is what limits it (compute, memory...): entries of one class share their noise.
-    ``load`` is the share of the device that others took meanwhile.
     ``kernels`` are those of a launch, ``codes`` the code of our own among them, if it was traced.
     """
 
@@ -1109,12 +1112,11 @@ class BaselineEntry(Record, frozen=True, kw_only=True):
     case_version: int
     run: str
     metrics: Mapping[str, BaselineMetric]
+    runs: Mapping[str, str] = {}
     regime: str = "paced"
     state: Mapping[str, str] = {}
     artefact: str = ""
     sampling: Sampling | None = None
-    work_class: str = ""
-    load: float = 0.0
     kernels: tuple[TracedKernel, ...] = ()
     codes: tuple[Code, ...] = ()
 
@@ -1125,9 +1127,22 @@ class BaselineEntry(Record, frozen=True, kw_only=True):
         counts = [{unit: len(row) for unit, row in values.items()} for values in rows]
         if any(each != counts[0] for each in counts):
             raise ValueError("its metrics are of different processes")
+        if not self.runs.keys() <= self.cards:
+            raise ValueError("it names the run of a card of which it has no process")
+
+    @property
+    def cards(self) -> frozenset[str]:
+        """The cards whose processes it has."""
+        return frozenset(card for metric in self.metrics.values() for card in metric.values)
+
+    def run_of(self, cards: Iterable[str]) -> str:
+        """Return the run that measured the first of these that it knows, else the reference's."""
+        own = (card for card in cards if card in self.cards)
+        return self.runs.get(next(own, ""), self.run)
 
 
-class Change(Record, frozen=True, kw_only=True):
+# Files of before hold p values and cards of verdicts, too.
+class Change(Record, frozen=True, kw_only=True, forbid_unknown_fields=False):
     """How far a metric moved; ``theta``, ``low`` and ``high`` are relative, positive is worse.
 
     ``theta`` is the change of the code with the clock's own movement taken out;
@@ -1145,7 +1160,6 @@ class Change(Record, frozen=True, kw_only=True):
     threshold: float
     gate: float
     detectable: float
-    p_value: float = 1.0
     time_change: float = 0.0
     clock_change: float = 0.0
     beta: float = 0.0
@@ -1187,13 +1201,12 @@ class Judged(Record, frozen=True, kw_only=True):
     fails: bool = False
 
 
-class Verdict(Judged, frozen=True, kw_only=True):
+class Verdict(Judged, frozen=True, kw_only=True, forbid_unknown_fields=False):
     """The word on one variant with its reasons.
 
     ``source`` is what it was compared with ("baseline nvidia-h200", "first run 2026..."), or the
-    other side of the same run if ``in_turns``. ``card`` is the unit that alone was measured, where
-    the baseline has never seen it and that leaves the verdict unclear. ``excepted`` is the waiver
-    or quarantine by which it fails nothing.
+    other side of the same run if ``in_turns``. ``excepted`` is the waiver or quarantine by
+    which it fails nothing.
     """
 
     variant: str
@@ -1202,7 +1215,6 @@ class Verdict(Judged, frozen=True, kw_only=True):
     source: str = ""
     in_turns: bool = False
     confirmation: Confirmation = Confirmation.NONE
-    card: str = ""
     excepted: Excepted | None = None
 
 
@@ -1221,10 +1233,13 @@ class ClaimVerdict(Judged, frozen=True, kw_only=True):
 class Expected(Record, frozen=True, kw_only=True):
     """What a variant is held against: an accepted entry, or else that of the first run.
 
-    ``source`` says in words where the entry comes from; ``commit`` and ``environment`` are those of
-    its run, ``source_a`` is the code that was measured, which can be side A again. ``why_not`` says
-    why it may not be compared. ``slug`` is the SKU whose baselines it may be compared with, "" if
-    there are none. What is ``in_turns`` was measured in the same run: A against B.
+    ``source`` says in words where the entry comes from; ``commit`` is that of its run, ``source_a``
+    the code that was measured, which can be side A again. ``environment`` is where the card at hand
+    was measured, if the entry knows it, else the reference. ``elsewhere`` are the entry's cards
+    that were measured in another environment, ``board_mates`` those of the boards at hand.
+    ``why_not`` says why it may not be compared. ``slug`` is the SKU whose baselines it may be
+    compared with, "" if there are none. What is ``in_turns`` was measured in the same run: A
+    against B.
     """
 
     entry: BaselineEntry | None = None
@@ -1232,6 +1247,8 @@ class Expected(Record, frozen=True, kw_only=True):
     commit: str = ""
     environment: Mapping[str, str] = {}
     source_a: Source | None = None
+    elsewhere: frozenset[str] = frozenset()
+    board_mates: frozenset[str] = frozenset()
     why_not: Reason | None = None
     slug: str = ""
     in_turns: bool = False
@@ -1303,7 +1320,8 @@ class Run(Record, frozen=True, kw_only=True):
     ``canaries`` watch the machine: they are measured but no part of what was asked for, unless
     ``variants`` has them too. ``phases_s`` is the controller's own wall time. ``code`` is a digest
     of the code that ran, which a resumed run must share; ``sources`` say by pack where it came
-    from. ``shard`` is the share of a whole that it measured, ``parts`` are the shards that it was
+    from. ``boards`` are the part numbers of its units' boards, "" where none is known.
+    ``shard`` is the share of a whole that it measured, ``parts`` are the shards that it was
     put together from.
     """
 
@@ -1322,6 +1340,7 @@ class Run(Record, frozen=True, kw_only=True):
     commit: str = ""
     code: str = ""
     sources: Mapping[str, Source] = {}
+    boards: Mapping[str, str] = {}
     units: Mapping[str, str] = {}
     against: Revision | None = None
     canaries: tuple[VariantRun, ...] = ()
@@ -1426,6 +1445,11 @@ class Run(Record, frozen=True, kw_only=True):
             *(f"shard {name} was interrupted" for name in cut),
             *([f"{lacking} of {whole.total} variants are not in this run"] if lacking else []),
         )
+
+
+def cards_of(run: Run) -> tuple[str, ...]:
+    """Return the units of a run, as far as it knows before it measures: the first one's first."""
+    return tuple(dict.fromkeys((run.facts.unit, *run.boards)))
 
 
 # Times as people write them: 90s, 30m, 1h30m.

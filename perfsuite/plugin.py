@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from perfsuite.report.terminal import Account, Ticker
     from perfsuite.run.finish import Closing
     from perfsuite.run.run import Outcome, Steps
+    from perfsuite.workers.units import Panels
 
 # The tests of a project without case modules.
 ITEMS = Path(__file__).parent / "run" / "items.py"
@@ -225,6 +226,7 @@ class PerfSession:
         # What tests are given, with its pack, by their argument's name and its id.
         self.values: Mapping[str, Mapping[str, tuple[str, Reported]]] = {}
         self.session: pytest.Session | None = None
+        self.panels: Panels | None = None
         self.ticker: Ticker | None = None
         self.outcome: Outcome | None = None
         self.interrupted = False
@@ -249,12 +251,26 @@ class PerfSession:
     def pytest_collection(self) -> None:
         """Catalogue the packs once, before anything is collected."""
         if self.needs_packs:
+            if not self._is_dry:
+                self._begin()
             self.chosen = chosen = self._guarded(self.asked.chosen)
             self.values = {
                 "variant": {each.id: (each.pack, each) for each in chosen.variants},
                 "claim": {each.id: (each.pack, each) for each in chosen.claims},
                 "broken_pack": {p.name: (p.name, p) for p in chosen.packs if p.error},
             }
+
+    @property
+    def _is_dry(self) -> bool:
+        return bool(self.config.option.collectonly or self.config.option.setuponly)
+
+    def _begin(self) -> None:
+        """Have the device's servers start: they import torch while packs are listed."""
+        from perfsuite.workers.units import Panels
+
+        self.panels = Panels()
+        self.config.add_cleanup(self.panels.close)
+        self.panels.begin(self.asked.device, self.asked.settings)
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
         """Leave every file out but case modules and what was named."""
@@ -330,14 +346,15 @@ class PerfSession:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         """Measure and judge everything that was collected; the items then only report."""
-        option = self.config.option
-        is_broken = session.testsfailed and not option.continue_on_collection_errors
-        if self.chosen and not (is_broken or option.collectonly or option.setuponly):
+        is_broken = session.testsfailed and not self.config.option.continue_on_collection_errors
+        if self.chosen and not (is_broken or self._is_dry):
             reported = [each for item in session.items for each in reported_by(item)]
             variants = [each for each in reported if isinstance(each, Variant)]
             claims = [each for each in reported if isinstance(each, ClaimInstance)]
             if variants or claims:
                 self._guarded(lambda: self._measure(variants, claims))
+        if self.panels:  # quick looks are timed alone
+            self.panels.close()
         return (yield)
 
     def _measure(self, variants: list[Variant], claims: list[ClaimInstance]) -> None:
@@ -348,7 +365,9 @@ class PerfSession:
         assert self.chosen is not None  # noqa: S101 - collection came first
         asked = self.chosen.narrowed(variants, claims)
         with Ticker(self._write) as self.ticker:
-            self.outcome = outcome = execute(asked, self.ticker)
+            self.outcome = outcome = execute(asked, self.ticker, self.panels)
+        if self.panels:
+            self.panels.close()
         self.closing = close(outcome, asked)
         self.accounts = bare_accounts(outcome.run, self.asked)
         if run_view := self.run_view:

@@ -103,7 +103,7 @@ class Project:
     def _pytest(self, *words: str, **environment: str) -> None:
         # The one of pytest's plugins that collects garbage takes longer than some runs.
         without = ("-p", "no:cacheprovider", "-p", "no:unraisableexception")
-        own = (*without, "-p", "perfsuite.plugin", "--perf", "--perf-seed=7")
+        own = (*without, "-p", "perfsuite.plugin", "--perf", "--perf-seed=7", "--perf-processes=3")
         only = ("--perf-pack=nets.py", "--perf-packs=nets", "--perf-device=fake")
         with mock.patch.dict(os.environ, environment):
             _ended(pytest.main([*own, *only, *words]))

@@ -225,7 +225,6 @@ def change_of(told: Told) -> Change:
         threshold=0.0025,
         gate=0.01,
         detectable=1.3 * half,
-        p_value=0.0001 if abs(told.theta) > 0.005 else 0.4,
         time_change=told.theta + 0.001,
         clock_change=-0.001,
         beta=1.0 if told.case.startswith("compute") else 0.05,

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -30,7 +31,8 @@ from store_data import (
 from perfsuite.boundary import StoreError, UsageError
 from perfsuite.model import (
     BaselineEntry,
-    Regime,
+    Confirmation,
+    Reason,
     Result,
     Revision,
     Run,
@@ -39,10 +41,13 @@ from perfsuite.model import (
     Status,
     Verdict,
     Word,
+    because,
     variant_id,
 )
 from perfsuite.run.accept import Accepted, NothingAcceptedError, accept
+from perfsuite.run.expected import find_expected
 from perfsuite.store.baselines import Baselines, baseline_text
+from perfsuite.store.sku import sku_of
 
 GOLD = Path(__file__).parent / "gold" / "baselines"
 COPY, ADD = "memory.copy[n=1024]", "memory.add[n=1024]"
@@ -73,8 +78,19 @@ def again(time_us: float = 12.5, unit: str = UNIT, **changed: object) -> Run:
     return run.having(results=(replace(run.results[0], evidence=processes),))
 
 
-def judged(run: Run, word: Word) -> Run:
-    return run.having(verdicts=(Verdict(variant=COPY, word=word),))
+def judged(run: Run, word: Word, *reasons: Reason, **verdict: Any) -> Run:
+    """Return a run of another commit than the first one's, with this verdict on it."""
+    told = Verdict(variant=COPY, word=word, reasons=reasons, **verdict)
+    return replace(run, commit="1" * 40).having(verdicts=(told,))
+
+
+def against(run: Run, commit: str) -> Run:
+    """Return a run that was the same in turns with a revision."""
+    return replace(judged(run, Word.SAME, in_turns=True), against=Revision(commit, "main"))
+
+
+def with_environment(run: Run) -> Run:
+    return replace(run, facts=replace(run.facts, environment={"driver": "590.1"}))
 
 
 def refusal(root: Path) -> StoreError:
@@ -99,6 +115,7 @@ def test_what_is_accepted_is_loaded(tmp_path: Path) -> None:
     assert (accepted.by, accepted.reason) == ("Ann", "new driver")
     assert datetime.fromisoformat(accepted.when).tzinfo == UTC
     assert baselines.runs[RUN_ID].environment == FACTS.environment
+    assert load(GOLD).entries[COPY].accepted.when.startswith("2026"), "files of version 1 are read"
     assert not [path for path in tmp_path.rglob("*.json") if "s3cret" in path.read_text()]
     text = memory(tmp_path).read_text()
     starts = [line.split(":")[0].strip() for line in text.splitlines() if '"center"' in line]
@@ -136,25 +153,27 @@ def test_what_moved_is_rewritten_and_the_rest_kept(tmp_path: Path) -> None:
          "peak_bytes was 134217729 and is 134217730"),
         (again(), again(12.5, OTHER_UNIT, launches=16),
          "sampling was 8 launches over 1 input sets and is 16 launches over 1 input sets"),
-        (again(artefact="aa"), again(artefact="bb"), "other code"),
+        (again(artefact="aa"), again(artefact="bb"), "artefact recorded"),
+        (again(artefact="aa"), judged(again(12.5, OTHER_UNIT, artefact="bb"), Word.FASTER),
+         f"other code; values of other units go to history: {UNIT}"),
         (again(), again(artefact="bb"), "artefact recorded"),
         (again(), RUN.having(results=(replace(RUN.results[0], case_version=2),)),
          "case version was 1 and is 2"),
         (again(), again(exact={}), "metrics were cycles, peak_bytes, time_us; are cycles, time_us"),
-        (again(), again(14.0, OTHER_UNIT), f"other code; values of other units dropped: {UNIT}"),
-        (again(unit=OTHER_UNIT), judged(again(12.4), Word.FASTER),
-         f"other code; values of other units dropped: {OTHER_UNIT}"),
+        (again(), with_environment(again(12.5)), "environment: driver"),
+        # Where the reference cannot be measured again, what is unclear takes its place.
+        (again(), judged(again(14.0, OTHER_UNIT), Word.UNCLEAR, because("squashed", code="x")),
+         f"other code; values of other units go to history: {UNIT}"),
         # Against a revision the verdict says nothing of the baseline.
-        (again(unit=OTHER_UNIT),
-         replace(judged(again(12.4), Word.SAME), against=Revision("a" * 40, "main")),
-         f"other code; values of other units dropped: {OTHER_UNIT}"),
+        (again(unit=OTHER_UNIT), against(again(12.4), "a" * 40),
+         f"other code; values of other units go to history: {OTHER_UNIT}"),
     ],
 )  # fmt: skip
 def test_a_change_of_an_entry_is_named(tmp_path: Path, old: Run, new: Run, said: str) -> None:
     take(old, tmp_path)
     assert take(new, tmp_path).changed == {COPY: said}
     entry = copy_entry(tmp_path)
-    assert ("dropped" not in said) or len(entry.metrics["time_us"].values) == 1
+    assert ("history" not in said) or len(entry.metrics["time_us"].values) == 1
 
 
 def test_another_unit_adds_its_values(tmp_path: Path) -> None:
@@ -171,37 +190,86 @@ def test_another_unit_adds_its_values(tmp_path: Path) -> None:
     assert values[OTHER_UNIT] == pytest.approx([12.6] * 3, rel=1e-3)
 
 
+# What pairs say names the reference; what other pairs spoke for has no pairs of its own.
+PAIRS, STALE = (because("same_in_turns", revision="r", code=f"commit {n * 7}") for n in "05")
+MOVED = because("environment", code=f"commit {'0' * 7}", differing=("driver",))
+IN_TURNS = Confirmation.IN_TURNS
+
+
 @pytest.mark.parametrize(
-    ("artefact", "regime", "times_us", "is_kept"),
+    ("run", "cards", "told"),
     [
-        ("aa", Regime.PACED, (12.5, 13.5), True),
-        ("", Regime.PACED, (12.5, 13.5), False),
-        ("", Regime.END_TO_END, (12.5, 17.0), True),
-        # The same kernels launched twice, in a run that was not judged.
-        ("aa", Regime.PACED, (12.5, 25.0), False),
+        (again(12.6, OTHER_UNIT), "both", f"unit {OTHER_UNIT} added"),
+        (judged(again(12.6, OTHER_UNIT), Word.SAME_CODE, PAIRS, in_turns=True), "both",
+         f"unit {OTHER_UNIT} added"),
+        (against(again(12.6, OTHER_UNIT), "0" * 40), "both", f"unit {OTHER_UNIT} added"),
+        (judged(again(12.6), Word.ENVIRONMENT, MOVED, confirmation=IN_TURNS), "own",
+         "cycles +0.80%; time_us +0.80%"),
+        (judged(again(12.6), Word.ENVIRONMENT, MOVED), "own", "cycles +0.80%; time_us +0.80%"),
+        # At another commit without pairs of its own: nothing changes.
+        *((judged(again(12.6, OTHER_UNIT), word, *why), "old", "without pairs: not added")
+          for word, *why in ((Word.SAME,), (Word.UNCLEAR,), (Word.SAME_CODE, STALE),
+                             (Word.ENVIRONMENT, MOVED))),
+        (judged(again(12.6), Word.SAME), "old", None),
+        (judged(again(12.6), Word.UNCLEAR), "old", "without pairs: not added"),
+        # What is accepted and moved starts anew.
+        (judged(again(14.0), Word.SLOWER), "own", "cycles +12.00%; time_us +12.00%"),
+        (judged(again(14.0, OTHER_UNIT), Word.SLOWER), "other",
+         f"other code; values of other units go to history: {UNIT}"),
     ],
-)
-def test_units_that_disagree_are_kept_where_time_says_nothing_of_code(
-    tmp_path: Path, *, artefact: str, regime: Regime, times_us: tuple[float, ...], is_kept: bool
+)  # fmt: skip
+def test_a_card_joins_an_entry_of_its_code_or_after_pairs_with_it(
+    tmp_path: Path, run: Run, cards: str, told: str | None
 ) -> None:
-    for unit, time_us in zip((UNIT, OTHER_UNIT), times_us, strict=True):
-        run = again(time_us, unit, artefact=artefact)
-        variant = run.variants[0].variant
-        variant = replace(variant, case=replace(variant.case, regime=regime))
-        one = replace(run.variants[0], variant=variant)
-        done = take(replace(run, variants=(one,)), tmp_path)
-    assert (set(copy_entry(tmp_path).metrics["time_us"].values) == {UNIT, OTHER_UNIT}) == is_kept
-    assert ("dropped" in done.changed[COPY]) != is_kept
+    take(RUN, tmp_path)
+    before = memory(tmp_path).read_bytes()
+    done = take(run, tmp_path)
+    baselines, entry = load(tmp_path), copy_entry(tmp_path)
+    known = {"both": {UNIT, OTHER_UNIT}, "other": {OTHER_UNIT}}.get(cards, {UNIT})
+    assert entry.cards == known
+    if cards == "old":
+        assert memory(tmp_path).read_bytes() == before
+        assert (told or "") in done.refused.get(COPY, "")
+        assert done.unchanged == (() if told else (COPY,))
+        return
+    assert done.changed == {COPY: told}
+    # Side A stays the reference's commit, until a changed variant starts anew.
+    is_anew = run.verdicts and run.verdicts[0].word.moved
+    assert entry.run == (LATER if is_anew else RUN_ID)
+    (measured,) = {each.unit for each in run.results[0].evidence}
+    assert entry.run_of([measured]) == LATER
+    assert baselines.runs.keys() == {entry.run, LATER}
+    assert baselines.runs[LATER].commit == run.commit
+
+
+def test_cards_of_another_board_are_compared_and_told_apart(tmp_path: Path) -> None:
+    mate = "0e41e026ed5c"
+    boards = {UNIT: "692-2G520-0282-000", OTHER_UNIT: "692-2G520-0282-001", mate: ""}
+    boards[mate] = boards[OTHER_UNIT]
+    for unit in (UNIT, mate):
+        run = replace(again(12.5, unit), id=f"{LATER}-{unit}", boards={unit: boards[unit]})
+        take(with_environment(run) if unit == mate else run, tmp_path)
+    for unit, driver in ((OTHER_UNIT, "580.159"), (mate, "590.1")):
+        facts = replace(FACTS, unit=unit, identity={**FACTS.identity, "board": boards[unit]})
+        now = replace(again(12.5, unit), facts=facts, boards={unit: boards[unit]})
+        assert sku_of(facts).slug == SKU.slug
+        expected = find_expected([tmp_path], tmp_path / "none", run=now).expected[COPY]
+        assert expected.entry
+        assert expected.entry.cards == {UNIT, mate}
+        assert expected.elsewhere == expected.board_mates == {mate}
+        # It is that of the card at hand, else of the reference.
+        assert expected.environment["driver"] == driver
 
 
 def test_a_slower_or_uncommitted_run_is_accepted_and_says_so(tmp_path: Path) -> None:
     take(finished({"copy": 12.5, "add": 3.0}), tmp_path)
     run = judged(finished({"copy": 13.0, "add": 3.0}, run_id=LATER), Word.SLOWER)
+    run = run.having(verdicts=[*run.verdicts, Verdict(variant=ADD, word=Word.SAME)])
     assert str(take(replace(run, commit="9c1e-dirty"), tmp_path)) == (
         "0 added, 1 changed, 1 unchanged, 0 not accepted; "
         "1 of them slower than before, of code that is in no commit (9c1e-dirty)"
     )
-    assert take(replace(again(12.0), commit="9c1e"), tmp_path).caution == ""
+    assert take(judged(again(12.0), Word.FASTER), tmp_path).caution == ""
 
 
 @pytest.mark.parametrize(
@@ -264,20 +332,6 @@ def test_another_fingerprint_is_told_and_not_overwritten(tmp_path: Path) -> None
     assert load(tmp_path).fingerprint_problem == ""
     with pytest.raises(UsageError, match="sms was 132 and is 114"):
         take(replace(RUN, sku=other), tmp_path)
-
-
-def test_baselines_of_another_board_are_named_and_not_used(tmp_path: Path) -> None:
-    old, new = (
-        replace(SKU, slug=f"nvidia-h200-{end}", facts={"board": f"692-2G520-{end}"})
-        for end in ("0282-000", "0282-001")
-    )
-    take(replace(RUN, sku=old), tmp_path)
-    found = Baselines.load([tmp_path], new)
-    (note,) = found.notes
-    assert load(GOLD).entries[COPY].accepted.when.startswith("2026"), "files of version 1 are read"
-    assert note.startswith("not compared with nvidia-h200-0282-000: another board")
-    assert not found.entries
-    assert not Baselines.load([tmp_path], old).notes
 
 
 @pytest.mark.parametrize(

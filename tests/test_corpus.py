@@ -27,7 +27,7 @@ PROOF = ROOT / "docs" / "proof"
 FROZEN = {"recorded": DATA / "corpus.json.gz", "played": DATA / "fake_runs.json"}
 RUNS = {path.name[:15]: path for path in sorted(PROOF.glob("20261121-??????-*.jsonl.gz"))}
 NIGHT = PROOF / "20261121-172307-4c41827e.jsonl.gz"
-SLUG = "nvidia-h200-0282-000"
+SLUG = "nvidia-h200"
 ARMS = (("A", "B"), ("A", "A"), ("B", "A"))
 # Beside a relative 1e-9, for what is about 0.
 NOTHING = 1e-12

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,7 @@ from perfsuite.workers.process import inventory
 torch = pytest.importorskip("torch")
 pytest.importorskip("cuda.core")
 
-from perfsuite.devices import cpu, cuda, tensors  # noqa: E402 - they import torch
-from perfsuite.devices.cpu import Load, Speed  # noqa: E402
+from perfsuite.devices import cuda, tensors  # noqa: E402 - they import torch
 
 NEEDS_GPU = pytest.mark.skipif(not inventory(), reason="needs a GPU")
 
@@ -85,30 +85,29 @@ def test_inputs_repeat_with_the_seed_and_every_output_is_poisoned() -> None:
         first.rand(4, dtype="float9")
 
 
-# The CPU's clock, and what slows it.
+# The CPU's clock, and its core.
 
 
-def timed(fn: Callable[[Any], object], count: int = 1) -> tuple[list[float], Health]:
-    """Return the times that a CPU measures of calls, and the health it tells."""
+def timed(fn: Callable[[Any], object]) -> float:
+    """Return the time that a CPU measures of a call."""
     device = open_device("cpu")
     assert (device.facts().device, len(device.facts().unit)) == ("cpu", 12)
     group = device.group(fn, [(1,)], 1, backend="loop")
-    samples = device.sample(group, count, regime=Regime.PACED, spin_us=0, flush=False)
-    assert all(sample.cycles != sample.cycles for sample in samples)
-    return [sample.time_us for sample in samples], device.health()
+    (sample,) = device.sample(group, 1, regime=Regime.PACED, spin_us=0, flush=False)
+    assert math.isnan(sample.cycles)
+    return sample.time_us
 
 
 def test_waiting_for_a_core_is_not_the_codes_time_but_beside_the_stamps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cpu, "PATIENCE_S", 0.0)  # taken again, it would not be the same
     waiting = tmp_path / "schedstat"
     waiting.write_text("0 1000000 1")
     monkeypatch.setattr(protocol, "WAITING", waiting)
     # A billion nanoseconds on the scheduler's books: more than the call can have taken.
-    assert timed(lambda _: waiting.write_text("0 1001000000 1"))[0][0] < 0
+    assert timed(lambda _: waiting.write_text("0 1001000000 1")) < 0
     waiting.unlink()
-    assert timed(str)[0][0] > 0
+    assert timed(str) > 0
     run_views = [0]
 
     def preempted() -> int:
@@ -118,69 +117,28 @@ def test_waiting_for_a_core_is_not_the_codes_time_but_beside_the_stamps(
         return run_views[0]
 
     monkeypatch.setattr(protocol, "waited_ns", preempted)
-    assert timed(lambda _: time.sleep(0.002))[0][0] >= 2000
+    assert timed(lambda _: time.sleep(0.002)) >= 2000
 
 
-def scripted(readings: Iterable[int]) -> Speed:
-    """Return a speed whose readings are these, each three times, the last for ever."""
-    left = [each for each in readings for _ in range(3)]
-    return Speed(lambda: left.pop(0) if len(left) > 1 else left[0])
+def test_what_runs_in_one_thread_has_one_core_while_it_is_timed_and_else_all() -> None:
+    device, cores, seen = open_device("cpu"), os.sched_getaffinity(0), list[set[int]]()
 
+    def alone(_: object) -> None:
+        sum(range(50_000))
+        seen.append(os.sched_getaffinity(0))
 
-@pytest.mark.parametrize(
-    ("readings", "calls", "foreign_percent"),
-    [
-        # Before, after the first, the second (slowed), the third and the fourth.
-        ([100, 100, 150, 100, 100], range(4, 5), 0),
-        ([100, 150], range(3, 10**9), 50),
-        ([100, 900], range(3, 10**9), cpu.CpuDevice.foreign_most),  # nothing is thrown away for it
-    ],
-)
-def test_a_sample_on_a_slowed_core_is_taken_again(
-    readings: list[int], calls: range, foreign_percent: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cpu, "PATIENCE_S", 0.05)
-    monkeypatch.setattr(cpu, "SPEED", scripted(readings))
-    monkeypatch.setattr(Load, "now", lambda _: None)  # what others do here now is no matter
-    seen: list[int] = []
-    times, health = timed(seen.append, 2)
-    assert len(times) == 2
-    assert len(seen) in calls
-    assert health.foreign_percent == pytest.approx(foreign_percent)
+    def helped(_: object) -> None:
+        helper = threading.Thread(target=sum, args=(range(200_000),))
+        helper.start()
+        helper.join()
+        seen.append(os.sched_getaffinity(0))
 
-
-@pytest.mark.parametrize(
-    ("cores", "busy_s", "own_s", "end_s", "share"),
-    [(2, 2.0, 1.0, 6.0, 0), (2, 2.0, 0.5, 6.0, 50), (4, 4.0, 0.5, 6.0, 50),
-     (2, 0.1, 0.0, 5.05, None)],
-)  # fmt: skip
-def test_what_takes_our_core_counts_in_percent_of_it(
-    cores: int, busy_s: float, own_s: float, end_s: float, share: float | None
-) -> None:
-    ours = Load(frozenset(range(cores)), used=1)
-    found = ours.foreign_percent((5.0, 0.0, 0.0), (end_s, busy_s, own_s))
-    assert found == pytest.approx(share)
-
-
-def test_own_processes_are_not_foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "PROC", tmp_path)
-    ours = Load(frozenset({0, 1}), used=1)
-    assert ours.now() is None  # the kernel does not tell
-    # controller 7 has the server (this test's parent) and, as that has, a worker that just ended
-    server = os.getppid()
-    for pid, parent, ticks, children in ((7, 1, 100, f"{server} 99"), (server, 7, 10, "")):
-        task = tmp_path / str(pid) / "task" / str(pid)
-        task.mkdir(parents=True)
-        (task / "children").write_text(children)
-        times = f"{'0 ' * 9}{ticks} 0 {ticks} 0 20 0"
-        (tmp_path / str(pid) / "stat").write_text(f"{pid} (a) b) S {parent} {times}")
-    (tmp_path / "stat").write_text(
-        "cpu 9 9 9 9 9 9 9 9 9 9\ncpu0 100 0 50 7 7 1 1 0 0 0\ncpu1 100 0 0 7 7 0 0 9 0 0\n"
-        "cpu2 9999 0 0 0 0 0 0 0 0 0\nintr 5\n"
-    )
-    now = ours.now()
-    assert now is not None
-    assert [each * cpu.TICKS_PER_S for each in now[1:]] == pytest.approx([261, 220])
+    for fn in (alone, alone, helped, helped):
+        group = device.group(fn, [(1,)], 1, backend="loop")
+        device.sample(group, 1, regime=Regime.PACED, spin_us=0, flush=False)
+        assert os.sched_getaffinity(0) == cores
+    # Whether it is alone is known once it was timed.
+    assert seen == [cores, {max(cores)}, {max(cores)}, cores]
 
 
 # What NVML, nvcc and the driver tell.
@@ -266,7 +224,8 @@ def test_kernels_copies_and_fills_are_counted_and_operators_by_name(
 def test_stamps_are_compiled_ahead_in_a_child(arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "_ahead", {})
     monkeypatch.setattr(cuda, "visible_arch", lambda: arch)
-    cuda.compile_ahead()
+    with cuda.compiling_ahead():
+        pass
     assert list(cuda._ahead) == (["sm_90a"] if arch == "sm_90a" else [])
     if cuda._ahead:
         assert cuda._ahead[arch].startswith(b"\x7fELF")

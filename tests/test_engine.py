@@ -15,6 +15,7 @@ from perfsuite.boundary import CaseError, DeviceError, DisturbedError, WrongResu
 from perfsuite.devices.protocol import Group, Sample
 from perfsuite.engine import measure
 from perfsuite.engine.calibrate import SCATTERING, is_steady
+from perfsuite.engine.check import Checked
 from perfsuite.engine.measure import Session
 from perfsuite.model import Case, Evidence, Health, Sampling, Settings
 from perfsuite.testing.fake import FakeDevice
@@ -133,13 +134,22 @@ def test_work_and_caches_decide_pace_and_cold_inputs(
     assert (evidence.backend == "host") == (fields.get("regime") is AWAITED)
 
 
-@pytest.mark.parametrize(("spend_us", "times", "beside"), [(20.0, 16, 5), (30e3, 5, 3)])
+@pytest.mark.parametrize(("spend_us", "times", "beside"), [(20.0, 16, 5), (30e3, 1, 1)])
 def test_awaited_launches_have_the_devices_own_time_beside(
     spend_us: float, times: int, beside: int
 ) -> None:
     for block in measured(copying(spend_us, regime=AWAITED), blocks=2).blocks:
         assert (len(block.time_us), len(block.metrics["device_us"])) == (times, beside)
         assert block.metrics["device_us"] == pytest.approx([spend_us] * beside, rel=0.05)
+
+
+@pytest.mark.parametrize(("spend_us", "blocks"), [(20.0, 18), (9e3, 9), (4e5, 9)])
+def test_blocks_that_the_host_times_are_short_and_many_but_take_no_longer(
+    spend_us: float, blocks: int
+) -> None:
+    found = measured(copying(spend_us, regime=AWAITED), blocks=40).blocks
+    assert len(found) == pytest.approx(blocks, abs=1)
+    assert all(sum(block.time_us) <= max(20e3, 1.1 * spend_us) for block in found)
 
 
 # Three caches hold 45 input sets of two lists of 64 numbers.
@@ -311,15 +321,45 @@ def test_what_cannot_be_right_is_refused(chosen: Case, error: type[Exception], s
         measured(chosen)
 
 
-def test_a_further_process_checks_once_and_plants_no_mistake() -> None:
-    for is_thorough, counts in ((True, (3, 1)), (False, (2, 0))):  # one for the peak of memory
+def test_a_further_process_has_the_same_result_to_the_bit_or_compares_it() -> None:
+    def session(fn: Callable[..., Any], *, seed: int = 7) -> tuple[Session, list[str]]:
         calls: list[str] = []
-        fn = lambda x, y, calls=calls: calls.append("fn") or x  # noqa: E731
-        wrong = lambda x, y, calls=calls: calls.append("wrong") or x[:-1]  # noqa: E731
-        session_of(copied(fn, wrong=wrong)).check(is_thorough=is_thorough)
-        assert (calls.count("fn"), calls.count("wrong")) == counts
-    with pytest.raises(WrongResultError):
-        session_of(copied(lambda x, y: x[:-1])).check(is_thorough=False)
+
+        def noted(name: str, act: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda *given: [calls.append(name), act(*given)][1]  # type: ignore[func-returns-value]
+
+        parts = {"wrong": lambda x, y: x[:-1], "reference": lambda x, y: x, "fn": fn}
+        noting = copying(parts={name: noted(name, act) for name, act in parts.items()})
+        found = session_of(noting)
+        found.seed, found.check_seed = seed, 3
+        return found, calls
+
+    first, calls = session(lambda x, y: x)
+    first.check()
+    # One of the launches is for the peak of memory.
+    assert [calls.count(name) for name in ("fn", "reference", "wrong")] == [3, 2, 1]
+    off = 1 + 1e-9  # inside the tolerance
+    for fn, known, references, error in (
+        (lambda x, y: x, first.checked, 0, 0.0),
+        (lambda x, y: [off * v for v in x], first.checked, 1, pytest.approx(1e-9, rel=0.01)),
+        (lambda x, y: x, None, 1, 0.0),
+        (lambda x, y: x, Checked(), 1, 0.0),
+    ):
+        other, calls = session(fn, seed=8)
+        other.check(is_thorough=False)
+        other.match(known)
+        assert [calls.count(name) for name in ("reference", "wrong")] == [references, 0]
+        assert (other.told["error"], other.limit) == (error, first.limit)
+    for bad in (lambda x, y: x[:-1], lambda x, y: y, lambda x, y: [1.001 * v for v in x]):
+        other, _ = session(bad, seed=8)
+        other.check(is_thorough=False)
+        with pytest.raises(WrongResultError):
+            other.match(first.checked)
+    # What cannot be read to the end has no mark, and is like nothing.
+    odd, _ = session(lambda x, y: x)
+    odd.device.digest = lambda *_: (1, None)  # type: ignore[method-assign]
+    odd.check()
+    assert odd.checked.mark == ""
 
 
 def test_what_does_not_settle_is_noted_and_streams_left_running_are_refused() -> None:

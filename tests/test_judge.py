@@ -30,18 +30,22 @@ from perfsuite.judge.verdict import judge, judge_claims
 from perfsuite.model import (
     CLOCKS,
     METRICS,
+    Block,
     Budget,
     ClaimInstance,
     ClaimVerdict,
     ClaimWord,
     Confirmation,
     CoreMetric,
+    DeviceFacts,
     Expected,
     Metric,
     Need,
     Regime,
     Result,
+    Revision,
     Sampling,
+    Side,
     Stage,
     Status,
     VariantRun,
@@ -49,6 +53,7 @@ from perfsuite.model import (
     Work,
     because,
 )
+from perfsuite.run.expected import beside
 from perfsuite.store.codec import encode
 
 SLOWER, SAME, UNCLEAR, FASTER = Word.SLOWER, Word.SAME, Word.UNCLEAR, Word.FASTER
@@ -120,9 +125,14 @@ WORDS: list[tuple[Spec, Spec | None, Spec, Word, str]] = [
     ({"levels": clocks(0.01), "count": 3, "strays": {0: 0.03, 1: -0.03}}, {}, {}, UNCLEAR,
      "detectable processes"),
     ({}, {"count": 3, "strays": {0: -0.035, 1: -0.035}}, {}, UNCLEAR, "detectable"),
-    # A host's clock scatters more.
-    ({"levels": {"time_us": 1450.0}, "count": 3}, {}, {"facts": HOST}, SAME, "interval"),
-    ({"levels": {"time_us": 1980.0}}, {}, {"facts": HOST}, SLOWER, "interval"),
+    # A host's time is not judged against a stored one, but by pairs; what is counted is.
+    ({"levels": {"time_us": 1400.0}}, {}, {"facts": HOST}, UNCLEAR, "stored_time"),
+    ({"levels": {"time_us": 5600.0}}, {}, {"facts": HOST}, UNCLEAR, "stored_time"),
+    ({"exact": {"launches": 4}}, {"exact": {LAUNCHES: 3}}, {"facts": HOST}, SLOWER, "exact_worse"),
+    ({"exact": {"launches": 2}}, {"exact": {LAUNCHES: 3}}, {"facts": HOST}, FASTER, "exact"),
+    ({}, {"count": 6}, {"facts": HOST, "in_turns": True}, SAME, "within"),
+    ({"levels": clocks(0.25)}, {"count": 6}, {"facts": HOST, "in_turns": True}, SLOWER,
+     "interval"),
     # Circumstances that forbid a comparison, or leave nothing to compare with.
     ({}, None, {}, NEW, "no_entry"),
     ({}, {"case_version": 7}, {}, NEW, "version"),
@@ -179,6 +189,34 @@ WORDS: list[tuple[Spec, Spec | None, Spec, Word, str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("facts", "regime", "word"),
+    [
+        (HOST, Regime.PACED, SAME),
+        (FACTS, Regime.END_TO_END, SAME),
+        (FACTS, Regime.PACED, SLOWER),  # a device's own clock is believed
+    ],
+)
+def test_in_pairs_what_the_host_times_has_its_least_samples_on_both_sides(
+    facts: DeviceFacts, regime: Regime, word: Word
+) -> None:
+    one = variant(None, regime=regime)
+    quiet = result({"time_us": 1400.0}, variant=one.id, side=Side.A)
+    disturbed = structs.replace(
+        quiet,
+        side=Side.B,
+        evidence=tuple(
+            structs.replace(each, blocks=(*each.blocks, *(Block(time_us=(1820.0,) * 3),) * 4))
+            for each in quiet.evidence
+        ),
+    )
+    ended = (quiet, disturbed)
+    held = VariantRun(variant=one, results=ended)
+    run = run_of(held, facts=facts, against=Revision("0" * 40, "main"))
+    (found,) = judge(beside(run))
+    assert (found.word, found.in_turns) == (word, True)
+
+
 @pytest.mark.parametrize(("now", "before", "more", "word", "told"), WORDS)
 def test_words(now: Spec, before: Spec | None, more: Spec, word: Word, told: str) -> None:
     known = None if before is None else entry(**before)
@@ -222,11 +260,9 @@ def test_what_the_rows_name_as_noise_is_known() -> None:
 
 
 def test_no_word_says_more_than_its_interval() -> None:
-    here, there = {"torch": "2.13"}, {"torch": "2.14"}
-    facts_there = structs.replace(FACTS, environment=there)
-    own = verdict(result(), entry(), environment=here)
-    other = verdict(result(), entry(), environment=here, facts=facts_there)
-    elsewhere = verdict(result(unit="b"), entry(), environment=here)
+    own = verdict(result(), entry(), elsewhere=frozenset("b"))
+    other = verdict(result(), entry(), elsewhere=entry().cards)
+    elsewhere = verdict(result(unit="b"), entry())
     (told, half, more) = (
         facts(found.reasons, "within")[0]["share"] for found in (own, other, elsewhere)
     )
@@ -235,6 +271,19 @@ def test_no_word_says_more_than_its_interval() -> None:
     # Beyond its threshold as a whole, though inside the gate.
     moved = verdict(result(clocks(0.006), wobble=0.1), entry(wobble=0.1))
     assert moved.word is not SAME
+
+
+def test_cards_of_the_board_at_hand_come_before_those_of_another() -> None:
+    own = entry(units="b").metrics
+    other = entry({name: 1.04 * each.center for name, each in own.items()}, units="c").metrics
+    metrics = {
+        name: structs.replace(each, values={**each.values, **other[name].values})
+        for name, each in own.items()
+    }
+    known = structs.replace(entry(units="b"), metrics=metrics)
+    mixed = verdict(result(), known)
+    mate = verdict(result(), known, board_mates=frozenset("b"))
+    assert (mixed.word, mate.word) == (UNCLEAR, SAME)
 
 
 def test_any_number_of_processes_is_judged() -> None:

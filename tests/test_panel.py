@@ -262,13 +262,13 @@ def test_what_confirms_is_the_host_s_or_of_two_sides_takes_all_blocks(
 ) -> None:
     rows = [
         (Stage.SCREEN, 0.0, Regime.PACED, False, 1),
-        (Stage.SCREEN, 0.0, Regime.END_TO_END, False, 2),
+        (Stage.SCREEN, 0.0, Regime.END_TO_END, False, 5),
         (Stage.CONFIRM, 0.0, Regime.PACED, False, 2),
         (Stage.SCREEN, 0.0, Regime.PACED, True, 2),
         # Of half of the device's memory no two processes fit beside each other.
         (Stage.SCREEN, 0.5, Regime.PACED, True, 2),
     ]
-    monkeypatch.setattr(panel, "setup", limited(screen_rounds=1))
+    monkeypatch.setattr(panel, "setup", limited(screen_rounds=1, host_rounds=5))
     for stage, share, regime, is_compared, count in rows:
         size = int(share * panel.facts.memory_bytes)
         variant = changed(structs.replace(FIRST, memory_bytes=size), regime=regime)
@@ -278,6 +278,23 @@ def test_what_confirms_is_the_host_s_or_of_two_sides_takes_all_blocks(
         assert {len(e.blocks) for each in results for e in each.evidence} == {count}
         assert {len(each.evidence) for each in results} == {3}
     panel.compared = frozenset()
+
+
+def test_a_process_whose_result_is_another_one_compares_it(panel: Panel, traces: Path) -> None:
+    odd = traces / f"odd {servers(panel)[1]}"
+    checks = structs.replace(panel.setup.settings, check_only=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(panel, "setup", replace(panel.setup, settings=checks))
+        for how, status in (("off", Status.OK), ("wrong", Status.WRONG)):
+            variant = make_variant("nasty", "odd_one", how=how)
+            for is_odd in (False, True):
+                odd.touch() if is_odd else odd.unlink(missing_ok=True)
+                (result,) = measure(panel, variant)
+                assert result.status is (status if is_odd else Status.OK)
+                who = {int(p.name.split()[2]) for p in traces.glob(f"reference {how} *")}
+                assert who == set(servers(panel)[: 2 if is_odd else 1])
+    for each in (odd, *traces.glob("reference *")):
+        each.unlink()
 
 
 def test_panel_samples_as_it_is_told(panel: Panel) -> None:

@@ -106,7 +106,7 @@ def test_efficiency_is_the_longer_of_moving_and_computing_over_time(
 
 
 def test_gpu_count_does_not_change_the_peaks_and_a_slice_has_none() -> None:
-    assert peaks_of("nvidia-h200-x2") is peaks_of("nvidia-h200-0282-001-x2") is H200
+    assert peaks_of("nvidia-h200-x2") is peaks_of("nvidia-h200") is H200
     assert peaks_of("nvidia-h200-mig-1g.18gb").is_generic
     assert peaks_of("acme-9000").is_generic
     for peaks in PEAKS.values():
@@ -147,16 +147,13 @@ def test_packs_declare_what_is_a_ceiling_whatever_the_tier(packs: Sequence[Pack]
     assert found == json.loads((ROOT / "tests/data/ceilings.json").read_text())
 
 
-@pytest.mark.parametrize("slug", ["nvidia-h200-0282-000", "nvidia-h200-0282-001"])
-def test_stored_baselines_give_the_peaks_of_these_ceilings(
-    packs: Sequence[Pack], slug: str
-) -> None:
+def test_stored_baselines_give_the_peaks_of_these_ceilings(packs: Sequence[Pack]) -> None:
     ceilings = json.loads((ROOT / "tests/data/ceilings.json").read_text())
-    sku = read_sku(ROOT / "baselines" / slug)
+    sku = read_sku(ROOT / "baselines" / "nvidia-h200")
     entries = Baselines.load([ROOT / "baselines"], sku).entries
     clocks = {name: each.metrics.get("time_us") for name, each in entries.items()}
     times = {name: clock.center for name, clock in clocks.items() if clock and clock.center > 0}
-    peaks = with_measured(peaks_of(slug), entries.values(), packs)
+    peaks = with_measured(H200, entries.values(), packs)
     found = {**peaks.links, **peaks.operations, **peaks.starts}
     for name, own in ceilings.items():
         reached = [(1e6 * own[each] / times[each], each) for each in own if each in times]

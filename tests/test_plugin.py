@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import scipy.special
@@ -15,6 +17,7 @@ from perfsuite.history import store
 from perfsuite.plugin import PerfSession
 from perfsuite.run.config import Config
 from perfsuite.store.runs import load_run
+from perfsuite.workers.units import Panels
 
 pytest_plugins = ["pytester"]
 
@@ -117,6 +120,36 @@ def test_an_ordinary_session_runs_ordinary_tests_and_imports_nothing_heavy(
         result = run(project, named)
         assert result.ret == USAGE_ERROR
         result.stderr.fnmatch_lines(["*cases/test_other.py is a case module", "*add --perf"])
+
+
+def test_servers_start_while_packs_are_listed_and_end_before_items_run(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    begin, close, listing = Panels.begin, Panels.close, Config.chosen
+
+    def noted(word: str, act: Callable[..., Any]) -> Callable[..., Any]:
+        def told(*args: Any) -> Any:
+            said.append(word)
+            return act(*args)
+
+        return told
+
+    monkeypatch.setattr(Panels, "begin", noted("begin", begin))
+    monkeypatch.setattr(Panels, "close", noted("close", close))
+    monkeypatch.setattr(Config, "chosen", noted("list", listing))
+    project.makepyfile(test_look="def test_look(perf): assert perf(int).runs")
+    monkeypatch.setattr(plugin, "take_look", noted("look", plugin.take_look))
+    for given, expected in (
+        (["."], ["begin", "list", "close", "look"]),
+        ([".", "-k", "test_look"], ["begin", "list", "close", "look"]),
+        (["--collect-only"], ["list"]),
+        (["--setup-only"], ["list"]),
+        (["--perf-pack=nowhere.py"], ["begin", "list", "close"]),
+    ):
+        said.clear()
+        perf(project, *given, *ONLY_DOUBLE)
+        assert list(dict.fromkeys(said)) == expected, given
 
 
 def test_collecting_takes_variants_only_and_measures_nothing(project: pytest.Pytester) -> None:

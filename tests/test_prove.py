@@ -324,7 +324,7 @@ def test_interrupted_command_judges_and_renders_what_it_measured(
     )
     assert child.stdout is not None
     with child.stdout as said:
-        turns = {"triage": 6, "pairs": 1}  # whole trials of the unchanged and of a change
+        turns = {"triage": 8, "pairs": 1}  # whole trials of the unchanged and of a change
         for line in said:
             turns = {act: n for act, n in turns.items() if f"{act} turn {n} took" not in line}
             if not turns:

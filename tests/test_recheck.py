@@ -140,7 +140,6 @@ def test_what_is_wrong_only_while_it_is_timed_is_wrong(
 ) -> None:
     # Others may take this machine: what is compared must not depend on that.
     monkeypatch.setattr(check, "RECHECK_S", 60.0)
-    monkeypatch.setattr("perfsuite.devices.cpu.PATIENCE_S", 0.0)
     device = open_device(device_name)
     device.foreign_most = math.inf
     session = Session(device, later, {"how": how}, Settings(settle_s=0.0), 7)

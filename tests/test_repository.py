@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from ruamel.yaml import YAML
 from perfsuite.model import Pack, Tier
 from perfsuite.packs.find import discover
 from perfsuite.run.config import OPTIONS
+from perfsuite.store.baselines import read_all, read_runs, runs_of
 from perfsuite.workers.catalogue import load_catalogue
 
 ROOT = Path(__file__).parents[1]
@@ -87,6 +90,23 @@ def test_a_night_waits_for_the_gpu_keeps_its_state_and_alone_its_proposal_may_wr
 @pytest.fixture(scope="module")
 def packs() -> Mapping[str, Pack]:
     return {pack.name: pack for pack in load_catalogue(discover(ROOT, extra=()), tier=Tier.FULL)}
+
+
+def test_entries_by_product_have_what_those_by_board_had() -> None:
+    """Each card's processes and commit are kept, but those of another sampling than the entry's."""
+    frozen = json.loads((ROOT / "tests/data/entries_by_card.json").read_text("utf-8"))
+    entries, processes = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
+    for folder in {ROOT / "baselines" / slug for slug, *_ in frozen}:
+        stored = read_all(folder).values()
+        runs = read_runs(folder, runs_of(stored))
+        for entry, card in [(each, card) for each in stored for card in each.cards]:
+            run = runs[entry.run_of([card])]
+            key = (folder.name, card, run.boards[card], run.commit)
+            entries[key] += 1
+            processes[key] += len(entry.metrics["time_us"].values[card])
+    # Slug, card, board and commit; entries and processes; how many of both are left out.
+    assert entries == {(*row[:4],): row[4] - row[6] for row in frozen}
+    assert processes == {(*row[:4],): row[5] - row[7] for row in frozen}
 
 
 @pytest.mark.parametrize("name", TABLED)

@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from msgspec import structs
 from test_runner import Log
 
 from perfsuite.boundary import UsageError
-from perfsuite.model import Pack, Run, Settings, Side, Source, Wheel
+from perfsuite.model import BUILT_IN_DEVICES, Pack, Run, Settings, Side, Source, Wheel
 from perfsuite.run.accept import accept, refuse_changed
 from perfsuite.run.against import (
     NoSideAError,
@@ -37,7 +38,7 @@ from perfsuite.run.config import Config
 from perfsuite.run.expected import find_expected
 from perfsuite.run.run import Outcome, execute
 from perfsuite.store import git as store
-from perfsuite.store.baselines import RunFacts, read_all, read_runs
+from perfsuite.store.baselines import RunFacts, read_runs
 from perfsuite.store.runs import write_references
 from perfsuite.workers.units import Panels
 
@@ -265,7 +266,7 @@ def test_a_changed_tree_is_accepted_only_by_who_says_so(project: Path) -> None:
         refuse_changed(structs.replace(run, sources={}))
     accept(run, baselines, reason="made up", by="t")
     (folder,) = baselines.iterdir()
-    facts: RunFacts = read_runs(folder, read_all(folder))[run.id]
+    facts: RunFacts = read_runs(folder, [run.id])[run.id]
     assert facts.sources["acme"].commit == refs(project)[run.id]
     # Accepted numbers that are not committed yet change no code.
     git(project, "checkout", "--quiet", "speed.py")
@@ -302,6 +303,41 @@ def test_side_a_is_the_code_that_an_entry_comes_from(project: Path) -> None:
     for expected, counts in ((short, [2]), (none, [1]), (other, [1, 1])):
         mixed = structs.replace(held, variants=(structs.replace(one, expected=expected), two))
         assert [len(variants) for _, variants in by_source(mixed.variants)] == counts
+
+
+def test_on_a_host_stored_times_decide_nothing_and_pairs_with_changed_code_do(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(
+        BUILT_IN_DEVICES, "fake", structs.replace(BUILT_IN_DEVICES["fake"], is_host=True)
+    )
+    write = partial((project / "speed.py").write_text, encoding="utf-8")
+
+    def kinds(run: Run) -> dict[str, list[str]]:
+        found = {each.variant.partition("impl=")[2].rstrip("]"): each for each in run.verdicts}
+        return {name: [reason.kind for reason in each.reasons] for name, each in found.items()}
+
+    assert set(words(measure(project, settings=PAIRS).run).values()) == {"new"}
+    again = measure(project, settings=PAIRS).run
+    assert words(again) == {"one": "same-code", "two": "same-code"}
+    assert not any(each.changes for each in again.verdicts)
+    assert {len(each.last.evidence) for each in again.variants if each.last} == {1}
+    assert "2 variants: same code, not timed against it" in again.notes
+    write(PLANTED)
+    planted = measure(project, settings=PAIRS).run
+    assert words(planted) == {"one": "same", "two": "slower"}
+    assert all(each.in_turns for each in planted.verdicts)
+    # What moved furthest comes first; the other has no pairs, whatever its stored time is.
+    write(PLANTED.replace("100.0", "110.00"))
+    monkeypatch.setattr("perfsuite.run.run.MOST_PAIRED", 1)
+    few = measure(project, settings=PAIRS).run
+    assert words(few) == {"one": "unclear", "two": "slower"}
+    assert kinds(few)["one"] == ["stored_time", "many"]
+    monkeypatch.setattr("perfsuite.run.run.MOST_PAIRED", 40)
+    shutil.rmtree(project / ".git")
+    bare = measure(project, settings=PAIRS).run
+    assert words(bare) == {"one": "unclear", "two": "unclear"}
+    assert kinds(bare)["two"] == ["stored_time", "no_git"]
 
 
 def test_a_change_beside_a_changed_tree_that_was_kept_is_found(project: Path) -> None:

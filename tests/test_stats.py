@@ -37,3 +37,10 @@ def test_variances_are_pooled_by_their_degrees_of_freedom() -> None:
     assert stats.pooled([[1.0], [7.0]]) == Variance(0.0, 0.0)
     # Student's t of 4 degrees.
     assert Variance(4.0, 4).reach(0.975) == pytest.approx(2 * 2.776, abs=0.001)
+
+
+def test_the_least_sample_is_of_all_blocks_and_finite() -> None:
+    assert stats.least([[3.0, 2.0], [], [2.5]]) == 2.0
+    for bad in (math.nan, math.inf):
+        with pytest.raises(ValueError, match="finite"):
+            stats.least([[1.0], [bad]])

@@ -17,6 +17,7 @@ from test_panel import SETUP, STEADY, nasty
 from perfsuite.devices.protocol import Loaded, open_device
 from perfsuite.devices.sass import plain_ptx
 from perfsuite.engine.trace import MOST_KERNELS, Anatomy, artefact_of, dissect
+from perfsuite.explain import trace
 from perfsuite.explain.trace import Tracing, compared, put
 from perfsuite.model import Change, Code, Run, Side, Trace, TracedKernel, Verdict, Word
 from perfsuite.run.accept import accept
@@ -201,17 +202,34 @@ def test_a_diff_needs_both_texts(tmp_path: Path) -> None:
     assert compared(tmp_path, new, old).diff == ""
 
 
-def test_what_moved_is_traced_first_then_what_luck_explains_least(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("asked", "known", "traced"),
+    [
+        ({}, (), ["slow", "slower", "noisy", "alike", "fresh"]),
+        # What is compared with an entry and did not move is traced to be accepted, or counted.
+        ({}, ("noisy", "alike", "slow", "slower"), ["slow", "slower", "fresh"]),
+        ({}, ("fresh", "noisy", "alike"), ["slow", "slower"]),
+        ({"accept": True}, ("noisy", "alike"), ["slow", "slower", "noisy", "alike", "fresh"]),
+        ({"counters": True}, ("noisy", "alike"), ["slow", "slower", "noisy", "alike", "fresh"]),
+    ],
+)
+def test_what_moved_furthest_is_traced_first_then_what_may_become_a_baseline(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: dict[str, bool],
+    known: tuple[str, ...],
+    traced: list[str],
+) -> None:
     changes = {
-        "fresh": (Word.NEW, 1.0),
-        "noisy": (Word.UNCLEAR, 0.4),
-        "likely": (Word.UNCLEAR, 0.01),
-        "alike": (Word.SAME, 0.9),
-        "slow": (Word.SLOWER, 0.001),
+        "fresh": (Word.NEW, 0.0),
+        "alike": (Word.SAME, 0.1),
+        "noisy": (Word.UNCLEAR, -0.2),
+        "slower": (Word.SLOWER, 0.02),
+        "slow": (Word.SLOWER, 0.1),
     }
     run = finished(dict.fromkeys(changes, 10.0))
     change = Change(
-        metric="time_us", unit="us", baseline=10.0, current=11.0, theta=0.1, low=0.0, high=0.2,
+        metric="time_us", unit="us", baseline=10.0, current=11.0, theta=0.1, low=-0.1, high=0.3,
         threshold=0.01, gate=0.02, detectable=0.01,
     )  # fmt: skip
     verdicts = [
@@ -219,18 +237,20 @@ def test_what_moved_is_traced_first_then_what_luck_explains_least(tmp_path: Path
             variant=f"memory.{name}[n=1024]",
             word=word,
             reason="",
-            changes=(structs.replace(change, p_value=p),) if word is not Word.NEW else (),
+            changes=(structs.replace(change, theta=theta),) if word is not Word.NEW else (),
         )
-        for name, (word, p) in changes.items()
+        for name, (word, theta) in changes.items()
     ]
     panel = MagicMock()
     panel.trace.return_value = Anatomy((), reason="a test")
     file = Mock(path=tmp_path / "runs" / "x.jsonl", run=run)
     run = run.having(verdicts=tuple(verdicts))
-    asked = Mock(counters=False, is_brief=False)
+    config = Mock(**{"counters": False, "accept": False, **asked})
+    monkeypatch.setattr(trace, "counted", lambda *_: "")
+    entries = {f"memory.{name}[n=1024]": Mock(kernels=(), codes=()) for name in known}
     Tracing(
-        run=run, run_file=file, panels=[panel], entries={}, samplings={},
-        limit=TimeLimit(), config=asked,
+        run=run, run_file=file, panels=[panel], entries=entries, samplings={},
+        limit=TimeLimit(), config=config,
     ).take(Mock())  # fmt: skip
     names = [call.args[0].case.name for call in panel.trace.call_args_list]
-    assert names == ["slow", "likely", "noisy", "fresh", "alike"]
+    assert names == traced

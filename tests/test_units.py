@@ -20,21 +20,24 @@ from test_runner import QUICK, WATCHED, Log, request
 
 from perfsuite.boundary import DeviceError, UsageError
 from perfsuite.cli import say_software
-from perfsuite.model import BUILT_IN_DEVICES, Gpu, Settings, Stage, Status, Tier, Variant, built_in
+from perfsuite.model import BUILT_IN_DEVICES, Settings, Stage, Status, Tier, Variant, built_in
 from perfsuite.packs.find import discover
 from perfsuite.packs.select import missing_need
 from perfsuite.run.run import execute
 from perfsuite.testing.fake import FakeDevice
+from perfsuite.workers import units
 from perfsuite.workers.catalogue import load_catalogue
 from perfsuite.workers.panel import Panel
-from perfsuite.workers.process import Setup
+from perfsuite.workers.process import Setup, Slot, resident_bytes
+from perfsuite.workers.rank import gang_unit
 from perfsuite.workers.units import (
     Panels,
+    boards_of,
     lock,
     measure_on,
     open_panels,
-    products_of,
     resolved,
+    started,
     units_of,
 )
 
@@ -42,14 +45,17 @@ from perfsuite.workers.units import (
 def test_gpus_of_one_product_share_the_work_and_the_others_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PERFSUITE_FAKE_GPUS", "H,B,H,B,H")
+    monkeypatch.setenv("PERFSUITE_FAKE_GPUS", "H,H,B,B,H")
     text = WATCHED.replace("[100, 200, 400, 50]", "[100, 200, 400, 500, 600, 700, 50]")
     settings = structs.replace(QUICK, processes=1, confirm_processes=1)
     asked = request(tmp_path, text, settings=settings)
     log = Log()
     run = execute(replace(asked, variants=asked.variants[:6]), log).run
-    units = {f"fa4e0000000{index}" for index in (0, 2, 4)}
+    units = {f"fa4e0000000{index}" for index in (0, 1, 4)}
     assert ({*run.units}, run.facts.gpus) == (units, 3)
+    # Cards of several boards are one product.
+    assert [*run.boards.values()] == ["fake-0", "fake-1", "fake-0"]
+    assert run.boards.keys() == units
     where: dict[str, set[str]] = {}
     for result in run.results:
         kind = "canary" if result.stage is Stage.CANARY_START else result.variant
@@ -60,9 +66,7 @@ def test_gpus_of_one_product_share_the_work_and_the_others_are_named(
     (told,) = [note for note in run.notes if "not used" in note]
     assert told in log.notes
     assert told.startswith("2 x Fake B")
-    assert told.endswith("run with CUDA_VISIBLE_DEVICES=FAKE-1,FAKE-3")
-    cards = [Gpu(index=n, uuid=str(n), name="H", board=board) for n, board in enumerate("aab")]
-    assert [[gpu.index for gpu in group] for group in products_of(cards)] == [[0, 1], [2]]
+    assert told.endswith("run with CUDA_VISIBLE_DEVICES=FAKE-2,FAKE-3")
 
 
 def test_a_device_of_the_core_is_known_by_its_row(
@@ -95,6 +99,53 @@ def test_panels_are_kept_for_runs_of_the_same_settings(tmp_path: Path) -> None:
         assert len(other.slots) == 2
 
 
+def test_servers_begin_before_packs_are_listed_and_end_where_nobody_takes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packs, made = request(tmp_path).packs, list[Slot]()
+
+    def slot(index: int, setup: Setup) -> Slot:
+        made.append(Slot(index, setup))
+        return made[-1]
+
+    monkeypatch.setattr(units, "Slot", slot)
+    with Panels() as panels:
+        panels.begin("fake", QUICK)
+        (panel,) = panels.of("fake", packs, QUICK, {})
+        assert [*panel.slots] == made
+        assert panel.setup.origins
+    assert not any(resident_bytes(each.server.pid) for each in made)
+    monkeypatch.setenv("PERFSUITE_FAKE_GPUS", "A,A,B")
+    few = structs.replace(QUICK, processes=1)
+    with Panels() as panels:
+        panels.begin("fake", few)
+        both = panels.of("fake", packs, few, {})
+        assert [panel.slots for panel in both] == [made[-2:-1], made[-1:]]
+        assert {panel.setup.gpus[0].uuid for panel in both} == {"FAKE-0", "FAKE-1"}
+    # Of other settings than a run that is resumed has, of a run that does not come to measuring.
+    for settings in (QUICK, None):
+        del made[:]
+        with Panels() as panels:
+            panels.begin("fake", few)
+            if settings:
+                (panel, _) = panels.of("fake", packs, settings, {})
+                assert len(panel.slots) == QUICK.processes
+        assert len(made) == 2
+        assert not any(resident_bytes(each.server.pid) for each in made)
+    # Where one cannot start, the others end.
+    del made[:]
+
+    def second_fails(index: int, setup: Setup) -> Slot:
+        if made:
+            raise OSError("no process is left")
+        return slot(index, setup)
+
+    monkeypatch.setattr(units, "Slot", second_fails)
+    with pytest.raises(OSError, match="no process is left"):
+        started("fake", QUICK)
+    assert [resident_bytes(each.server.pid) for each in made] == [0]
+
+
 def test_gangs_are_measured_after_the_others_on_units_of_their_own() -> None:
     seen: list[tuple[str, str]] = []
 
@@ -115,6 +166,17 @@ def test_gangs_are_measured_after_the_others_on_units_of_their_own() -> None:
         measure_on(panels, [*gangs, plain], take)
         assert units_of(panels, gangs) == {panels[0].facts.unit: "Fake Device"}
     assert seen == [(each.id, Status.OK) for each in (plain, gangs[1], gangs[0])]
+
+
+def test_a_gang_is_of_the_boards_of_its_cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERFSUITE_FAKE_GPUS", "H,H,H")
+    with ExitStack() as stack:
+        panels = open_panels("fake", (), structs.replace(SETTINGS, processes=1), stack)
+        one, two, three = (panel.facts.unit for panel in panels)
+        boards = boards_of(panels, [lag(2, 100), lag(1, 100)])
+        assert boards_of(panels[::2], [lag(2, 100)])[gang_unit([one, three])] == "fake-0"
+    own = {one: "fake-0", two: "fake-1", three: "fake-0"}
+    assert boards == own | {gang_unit([one, two]): "fake-0 + fake-1"}
 
 
 TAKES = "from perfsuite.workers.units import lock; held = lock('fa4e00000000')"

@@ -27,6 +27,7 @@ from perfsuite.boundary import PerfError, UsageError, user_name
 from perfsuite.devices.protocol import listed
 from perfsuite.hooks import features
 from perfsuite.judge.compare import Policy as Policy
+from perfsuite.judge.compare import differing
 from perfsuite.judge.noise import entries_of
 from perfsuite.judge.verdict import judge
 from perfsuite.model import (
@@ -70,6 +71,7 @@ from perfsuite.run.project import (
 )
 from perfsuite.run.run import Outcome
 from perfsuite.store.baselines import (
+    NO_FACTS,
     Baselines,
     Root,
     differences,
@@ -403,12 +405,14 @@ def judged_against(run: Run, before: Run) -> RunView:
     """Return ``run`` with the verdicts it gets when ``before`` is its baseline."""
     source = f"run {before.id}"
     entries = entries_of(before)
+    is_abroad = differing(before.facts.environment, run.facts.environment)
     variants = []
     for one in run.variants:
         why = _mismatch(run, before, one.variant)
         expected = Expected(
             entry=entries.get(one.id),
             source=source,
+            elsewhere=entries[one.id].cards if is_abroad and one.id in entries else frozenset(),
             why_not=because("other_kind", text=why) if why else None,
         )
         # A confirmation replaces its screen.
@@ -497,8 +501,10 @@ def say_entry(roots: Sequence[Path], slug: str, variant: str) -> None:
     say(f"accepted {accepted.when} by {accepted.by}: {accepted.reason}")
     state = ", ".join(f"{key} {value}" for key, value in sorted(entry.state.items()))
     say(f"{entry.regime}, version {entry.case_version} of its case; {state or 'no state'}")
-    commit = f" of commit {run.commit}" if run and run.commit else ""
-    say(f"from run {entry.run}{commit}")
+    for card in ("", *sorted(entry.cards)):
+        known = baselines.runs.get(entry.run_of([card]), NO_FACTS)
+        who = f"card {card} of board {known.boards.get(card, 'unknown')}" if card else "reference"
+        say(f"{who} from run {entry.run_of([card])} of commit {known.commit or 'unknown'}")
     for key, value in sorted(run.environment.items()) if run else ():
         say(f"  {key} {value}")
 

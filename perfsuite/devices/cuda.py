@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -239,15 +239,21 @@ def stamps(arch: str) -> core.ObjectCode:
     return compiled(str(STAMPS), (STAMP, ADVANCE, SPIN), arch, options)
 
 
-def compile_ahead() -> None:
-    """Compile the stamps for processes that this one forks; nothing where that fails.
+@contextlib.contextmanager
+def compiling_ahead() -> Iterator[None]:
+    """Have the stamps compiled meanwhile for processes that this one forks; nothing if that fails.
 
     A child does it: compiling initialises CUDA, and what then forks has no GPU (cuda.core 1.2).
     """
-    if arch := visible_arch():
+    if not (arch := visible_arch()):
+        yield
+        return
+    with ProcessPoolExecutor(1, get_context("fork")) as child:
+        code = child.submit(_code_of_stamps, arch)
+        yield
         # It may fail or be killed: then each worker compiles its own.
-        with contextlib.suppress(Exception), ProcessPoolExecutor(1, get_context("fork")) as child:
-            _ahead[arch] = child.submit(_code_of_stamps, arch).result()
+        with contextlib.suppress(Exception):
+            _ahead[arch] = code.result()
 
 
 def _code_of_stamps(arch: str) -> bytes:
@@ -396,10 +402,8 @@ class CudaDevice(tensors.TensorDevice):
         self._own: list[Callable[[], Loaded]] = []
         self._compiled_before = triton_kernels()
 
-    @classmethod
-    def prepare_server(cls) -> None:
-        """Compile the stamps for the workers."""
-        compile_ahead()
+    # The stamps are compiled for the workers.
+    prepare_server = staticmethod(compiling_ahead)
 
     @classmethod
     def wake(cls) -> None:

@@ -210,7 +210,7 @@ def together(seen: Sequence[Health]) -> Health:
 
 
 def list_gpus() -> list[dict[str, Any]]:
-    """Return index, uuid, name and board of each GPU that CUDA_VISIBLE_DEVICES leaves visible."""
+    """Return index, uuid and name of each GPU that CUDA_VISIBLE_DEVICES leaves visible."""
     try:
         pynvml.nvmlInit()
     except Exception:  # noqa: BLE001 - any failure of the driver means: no GPU to measure
@@ -219,10 +219,7 @@ def list_gpus() -> list[dict[str, Any]]:
     for index in range(pynvml.nvmlDeviceGetCount()):
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         uuid, name = pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)
-        board = ""
-        with contextlib.suppress(pynvml.NVMLError):
-            board = pynvml.nvmlDeviceGetBoardPartNumber(handle)
-        gpus.append({"index": index, **_known(uuid=uuid, name=name, board=board)})
+        gpus.append({"index": index, **_known(uuid=uuid, name=name)})
     return visible(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 

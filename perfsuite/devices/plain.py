@@ -351,7 +351,9 @@ def mark(value: Any) -> int | None:
             pickler.dump(value)
         return zlib.crc32(data.getbuffer())
     view = view_of(value)
-    return None if view is None else zlib.crc32(view.tobytes())
+    if view is None:
+        return None
+    return zlib.crc32(view.tobytes(), zlib.crc32(f"{view.format}{view.shape}".encode()))
 
 
 def digest(arguments: Any, outputs: Sequence[Any]) -> tuple[Any, ...]:

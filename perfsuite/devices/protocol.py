@@ -207,12 +207,9 @@ class Device(ABC):
     spun_s: float = 0.0
 
     @classmethod
-    def prepare_server(cls) -> None:
-        """Do once, in the server that forks workers, what they shall inherit."""
-
-    @classmethod
-    def before_fork(cls) -> None:
-        """Do so in the server, before each worker."""
+    def prepare_server(cls) -> contextlib.AbstractContextManager[object]:
+        """Prepare what workers shall inherit, in their server, while it imports the rest."""
+        return contextlib.nullcontext()
 
     @classmethod
     def wake(cls) -> None:

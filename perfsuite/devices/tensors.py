@@ -193,19 +193,19 @@ MIXER = 0x2545F4914F6CDD1D
 def digest(arguments: Any, outputs: Sequence[Any]) -> tuple[Any, ...]:
     """Return what tells the data of arguments, but for outputs, from other data.
 
-    Tensors on the host beside a GPU are summed there. What is unknown inside is left out.
+    Tensors on the host beside a GPU are summed there. None stands for what is unknown inside.
     """
     stored: dict[int, torch.Tensor] = {}
     others: list[Any] = []
     written = _places(outputs)
     for value, _, _ in pairs(arguments, arguments, _inside):
-        if _is_stored(value):
-            stored[value.untyped_storage().data_ptr()] = value
-        elif not isinstance(value, torch.Tensor):
+        if not _is_stored(value):
             others.append(repr(value) if isinstance(value, PLAIN) else value)
+        elif (place := value.untyped_storage().data_ptr()) not in written:
+            stored[place] = value
+            others.append(repr(_layout(value)))
     where = torch.device("cuda" if torch.cuda.is_initialized() else "cpu")
-    kept = [tensor for place, tensor in stored.items() if place not in written]
-    sums = [_sum(_bytes(tensor), where) for tensor in kept]
+    sums = [_sum(_bytes(tensor), where) for tensor in stored.values()]
     marks = plain.digest(others, outputs)
     return (*marks, *(torch.stack(sums).tolist() if sums else ()))
 

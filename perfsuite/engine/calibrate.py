@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from perfsuite.boundary import CaseError, DisturbedError
 from perfsuite.devices.protocol import Device, Group, Sample, sampled
 from perfsuite.engine.check import SEEDS, Given, given
-from perfsuite.model import MOST_SETS, Regime, Sampling, Workload
+from perfsuite.model import MOST_SETS, Regime, Sampling, Workload, built_in, is_host_timed
 
 if TYPE_CHECKING:
     from perfsuite.engine.measure import Session
@@ -33,9 +33,12 @@ PACE_MEMORY = 1.0
 COMPUTE_HEAVY = 50.0
 # How long a block may be. By a clock on the device itself samples of milliseconds scatter little,
 # so that fewer will do (H200, over 2 ms: sd 0.05 % in the middle of 477 blocks of 54 variants).
-BLOCK_US, OWN_CLOCK_BLOCK_US = 150_000.0, 60_000.0
+BLOCK_US, OWN_CLOCK_BLOCK_US, HOST_BLOCK_US = 150_000.0, 60_000.0, 20_000.0
 # Of samples so long that a block holds no more, three: each is itself the mean of a long time.
 FEWEST_SAMPLES = 3
+# What the host times has its least sample for its time, so that sides A and B need many, in turns,
+# in the same seconds: a block is short, and no more are taken than fill this, but for the fewest.
+HOST_US, FEWEST_BLOCKS = 150_000.0, 9
 # Launches of a group by which one is estimated: alone, then as many as a sample will have, at most.
 ESTIMATE_LAUNCHES = (1, 32)
 # A known sampling is kept up to this length of a sample: launches that follow each other closely
@@ -73,7 +76,8 @@ class Plan:
     """How a group is sampled; ``sets`` are the input sets that its launches rotate over.
 
     ``pace`` is the spin as a multiple of the sample, where that is what decides. ``beside`` is how
-    the device's own time is told where the host's is judged. ``launched`` counts.
+    the device's own time is told where the host's is judged. ``blocks`` are enough, and
+    ``launched`` counts.
     """
 
     device: Device
@@ -85,6 +89,7 @@ class Plan:
     sets: tuple[Given, ...] = ()
     pace: float = 0.0
     beside: Plan | None = None
+    blocks: float = math.inf
     launched: int = 0
 
     @property
@@ -135,14 +140,17 @@ def planned(session: Session, workload: Workload, known: Sampling | None) -> Pla
     sample_us = launch_us * launches
     pace, spin_us = _spin(session, group, sample_us)
     has_own_clock = device.has_cycles and regime is not Regime.END_TO_END
-    block_us = OWN_CLOCK_BLOCK_US if has_own_clock else BLOCK_US
-    samples = _fitting(block_us, sample_us + spin_us, most=most)
+    by_host = is_host_timed(device.name, regime)
+    block_us = OWN_CLOCK_BLOCK_US if has_own_clock else HOST_BLOCK_US if by_host else BLOCK_US
+    samples = _fitting(block_us, sample_us + spin_us, most=most, by_host=by_host)
     plan = Plan(device, group, regime, samples, spin_us, flush, tuple(sets), pace)
+    if by_host:
+        plan.blocks = max(FEWEST_BLOCKS, HOST_US // (samples * sample_us))
     if device.has_cycles and not has_own_clock:
         arguments = [each.arguments for each in sets]
         own = device.group(workload.fn, arguments, launches, backend="loop")
         own_spin_us = ISSUE_MARGIN * _issue_us(device, own)
-        few = _fitting(OWN_CLOCK_BLOCK_US, sample_us + own_spin_us, most=BESIDE_SAMPLES)
+        few = _fitting(HOST_BLOCK_US, sample_us + own_spin_us, most=BESIDE_SAMPLES, by_host=by_host)
         plan.beside = Plan(device, own, Regime.PACED, few, own_spin_us, flush)
     return plan
 
@@ -182,7 +190,7 @@ def _rotation(
 def _spin(session: Session, group: Group, sample_us: float) -> tuple[float, float]:
     """Return what multiple of the sample the spin before it is, and the spin in microseconds."""
     case = session.case
-    if case.regime is not Regime.PACED:
+    if case.regime is not Regime.PACED or built_in(session.device.name).is_host:
         return 0.0, 0.0
     work = case.work(**session.axes) if case.work else None
     is_light = work and work.bytes and work.flops <= COMPUTE_HEAVY * work.bytes
@@ -227,9 +235,9 @@ def _issue_us(device: Device, group: Group) -> float:
     return device.agree(issued * 1e6)
 
 
-def _fitting(block_us: float, sample_us: float, *, most: int) -> int:
+def _fitting(block_us: float, sample_us: float, *, most: int, by_host: bool) -> int:
     """Return how many samples a block holds."""
-    return max(FEWEST_SAMPLES, min(most, int(block_us / sample_us)))
+    return max(1 if by_host else FEWEST_SAMPLES, min(most, int(block_us / sample_us)))
 
 
 def settle(session: Session, plan: Plan) -> bool:

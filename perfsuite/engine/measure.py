@@ -14,7 +14,7 @@ from typing import Any
 from perfsuite.boundary import CaseError, DisturbedError, WrongResultError, is_measurable, shown
 from perfsuite.devices.protocol import Device
 from perfsuite.engine.calibrate import Plan, planned, settle
-from perfsuite.engine.check import SEEDS, Recheck, check, play
+from perfsuite.engine.check import SEEDS, Checked, Recheck, check, marked, play
 from perfsuite.engine.trace import artefact_of
 from perfsuite.model import (
     DEVICE_TIME,
@@ -52,6 +52,7 @@ PLAYS_US = 2e6
 class Session:
     """One variant on one device in one worker: check, prepare, take blocks, finish.
 
+    The data of a check come from ``check_seed``, which all processes of a variant share.
     ``announce`` is called with the name of each phase that begins. The ranks of a gang agree on
     each step they take.
     """
@@ -61,6 +62,7 @@ class Session:
     axes: Axes
     settings: Settings
     seed: int
+    check_seed: int | None = None
     announce: Callable[[str], object] = lambda _phase: None
     built: Buildable | None = None
     plan: Plan | None = None
@@ -70,7 +72,8 @@ class Session:
     exact: dict[str, float] = field(default_factory=dict)
     blocks: list[Block] = field(default_factory=list)
     told: dict[str, Any] = field(default_factory=dict)
-    # What the check allowed, and what a scenario is expected to serve.
+    # What the check found and allowed, and what a scenario is expected to serve.
+    checked: Checked = field(default_factory=Checked)
     limit: float = math.inf
     _expected: Any = None
     # What is measured once, and told with the next block.
@@ -82,8 +85,8 @@ class Session:
     def check(self, *, is_thorough: bool = True) -> None:
         """Build and check; raises CaseError, WrongResultError, DeviceError.
 
-        Not ``is_thorough``, it checks on one set of data, and plants no mistake: another process
-        of the same variant does so.
+        Not ``is_thorough``, a workload is launched on the last data of the check alone, to be
+        matched with what another process of the same variant found.
         """
         with self.phase("build"):
             self.built = built = self._build()
@@ -95,19 +98,42 @@ class Session:
                 return
             # A scenario's seed is that of all processes and runs: a trace of its own would be
             # another workload.
-            seed = self.settings.seed if isinstance(built, Scenario) else self.seed
-            comparison = check(self.device, built, seed=seed, is_thorough=is_thorough)
-            self.told = {"error": comparison.known_error}
-            self.limit = comparison.limit
-            if isinstance(built, Scenario):  # the check has warmed it up
+            if isinstance(built, Scenario):  # the check warms it up
+                seed = self.settings.seed
+                self._note(check(self.device, built, seed=seed, is_thorough=is_thorough))
                 self.told["backend"] = "played"
                 return
-            inputs = built.make_inputs(self.device.rng(seed * SEEDS))
+            if is_thorough:
+                self._note(check(self.device, built, seed=self._data_seed))
+            else:
+                self.checked = Checked(mark=marked(self.device, built, seed=self._data_seed))
+            inputs = built.make_inputs(self.device.rng(self.seed * SEEDS))
             peak = self.device.peak_bytes(built.fn, inputs)
             if peak is not None:
                 self.exact[PEAK_BYTES.name] = float(peak)
             if built.exact is not None:
                 self.exact.update(self._declared(built.exact()))
+
+    @property
+    def _data_seed(self) -> int:
+        return self.seed if self.check_seed is None else self.check_seed
+
+    def _note(self, checked: Checked) -> None:
+        self.checked, self.limit = checked, checked.limit
+        self.told = {"error": checked.known_error}
+
+    def match(self, known: Checked | None = None) -> None:
+        """Take over what another process found of the same result, to the bit; else compare.
+
+        Raises as ``check`` does. Ranks compare if one of them has another result.
+        """
+        if not isinstance(self.built, Workload):
+            return
+        with self.phase("check"):
+            is_other = known is None or not known.mark or known.mark != self.checked.mark
+            if self.device.agree(float(is_other)) or known is None:
+                known = check(self.device, self.built, seed=self._data_seed, is_thorough=False)
+            self._note(known)
 
     def launches(self, sets: int) -> list[Callable[[], object]]:
         """Build, and return a call for each input set that launches the variant once."""
@@ -202,12 +228,14 @@ class Session:
     def block(self, *, is_paired: bool = False) -> None:
         """Take a block of samples, again if the device was disturbed meanwhile.
 
-        A scenario that has enough takes none, unless another's block ``is_paired`` with it.
+        What has enough takes none, unless another's block ``is_paired`` with it.
         """
+        count = len(self.blocks)
         if self.plan is not None:
-            with self.timed("measure"):
-                self._take(self.plan)
-        elif isinstance(self.built, Scenario):
+            if is_paired or count < self.plan.blocks:
+                with self.timed("measure"):
+                    self._take(self.plan)
+        elif isinstance(self.built, Scenario) and (is_paired or count < self.settings.rounds):
             # One more play as long as the last may be too much, on any rank.
             times_us = [time_us for block in self.blocks for time_us in block.time_us]
             expected_us = sum((*times_us, *times_us[-1:]))

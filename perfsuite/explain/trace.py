@@ -26,18 +26,17 @@ from perfsuite.model import (
     Side,
     Trace,
     Variant,
-    Word,
 )
+from perfsuite.run.against import by_size
 from perfsuite.run.config import Config, TimeLimit
 from perfsuite.store.files import replace_file
 from perfsuite.store.runs import RunFile
 from perfsuite.workers.panel import Panel
 from perfsuite.workers.units import share_out
 
-# How long another trace may begin of what moved, of what is unclear (of a night on a card never
-# seen one in ten, mostly without a change to explain), and of what is only to be stored. What is
-# left of the last is taken by later runs.
-LIMITS_S = {"moved": 60.0, "is unclear": 10.0, "is new": 10.0}
+# How long another trace may begin of what moved, and of what is only to be stored. What is left of
+# that is taken by later runs.
+LIMITS_S = {"moved": 60.0, "is new": 10.0}
 # How long another variant may begin to be counted, what moved first.
 COUNTED_S = 60.0
 MOST_DIFF_LINES = 200
@@ -79,14 +78,11 @@ class Tracing(Struct, kw_only=True):
         count = len(self._kinds)
         tell(f"tracing the kernels of {count} {'variant' if count == 1 else 'variants'}")
         started = time.monotonic()
-        # Of each kind that comes first which luck explains least.
-        luck = {
-            verdict.variant: min((change.p_value for change in verdict.changes), default=0.0)
-            for verdict in run.verdicts
-        }
+        # Of each kind that comes first which moved furthest.
+        largest = [verdict.variant for verdict in by_size(run.verdicts)]
         kinds = list(LIMITS_S)
         variants = [one.variant for one in run.variants if one.id in self._kinds]
-        variants.sort(key=lambda each: (kinds.index(self._kinds[each.id]), luck[each.id]))
+        variants.sort(key=lambda each: (kinds.index(self._kinds[each.id]), largest.index(each.id)))
         self._trace_side([each for each in variants if each.id in self._compared], Side.A)
         self._trace_side(variants, Side.B)
         if self._left:
@@ -99,21 +95,20 @@ class Tracing(Struct, kw_only=True):
         return replace(run, notes=notes, phases_s=phases_s)
 
     def _needed(self) -> Iterator[tuple[str, str]]:
-        """Yield the variants that moved, are unclear, or are only to be stored, with which."""
+        """Yield the variants that moved, or are only to be stored, with which."""
         for one in self.run.variants:
             if one.verdict is None or one.variant.case.regime is Regime.EXACT:
                 continue
             if one.verdict.word.asks_why:
                 yield one.id, "moved"
-            elif one.verdict.word is Word.UNCLEAR:
-                yield one.id, "is unclear"
             elif not self._is_known(one.variant):
                 yield one.id, "is new"
 
     def _is_known(self, variant: Variant) -> bool:
         entry = self.entries.get(variant.id)
         kernels = entry.kernels if entry else ()
-        is_stored = bool(kernels)
+        is_asked = self.config.accept or self.config.counters
+        is_stored = bool(kernels) or (entry is not None and not is_asked)
         if kernels and self.config.counters and not refusal(self.panels[0].setup.device):
             # Copies and fills by the driver, which have no shape, are never counted.
             shaped = [kernel for kernel in kernels if kernel.grid]

@@ -40,7 +40,7 @@ from perfsuite.model import (
 )
 from perfsuite.run.config import text_of
 from perfsuite.stats import MAD_TO_SD
-from perfsuite.store.baselines import Baselines, Root
+from perfsuite.store.baselines import Baselines, Root, runs_of
 from perfsuite.store.codec import encode
 from perfsuite.store.files import Closable, is_absent, refusing
 from perfsuite.store.sku import skus_of
@@ -301,7 +301,7 @@ def _moves(run: Run, roots: Sequence[Root]) -> Iterator[dict[str, Any]]:
                 "regime": known.regime,
                 "case_version": known.case_version,
                 "accepted": known.accepted.when,
-                "run": known.run,
+                "run": max(runs_of([known])),  # a card may have joined since the reference's
                 "by": known.accepted.by,
                 "reason": known.accepted.reason,
                 "center": estimate.center,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean, median
 
@@ -144,18 +144,24 @@ def shift_of(  # noqa: PLR0913 - both sides, and how they were taken
     metric: Metric = TIME,
     follows: float | None = None,
     call: int = 0,
-    is_here: bool = True,
+    elsewhere: Collection[str] = (),
+    mates: Collection[str] = (),
 ) -> Shift:
     """Return how far a metric moved from ``before`` to ``now``.
 
     Processes of cards that both sides have are compared alone: a card's own level cancels then.
     ``follows`` is the share that follows the SM clock, None where it says nothing. ``call`` is how
-    many pairs a call needs; stored numbers are none. ``is_here`` says whether these are of this
-    environment.
+    many pairs a call needs; stored numbers are none. ``elsewhere`` are the cards whose stored
+    numbers are of another environment, ``mates`` those of the board at hand: boards differ by 2 %.
     """
     common = {one.unit for one in before} & {one.unit for one in now}
     common -= set() if call else {""}
-    chosen = [[one for one in side if not common or one.unit in common] for side in (before, now)]
+    units = {one.unit for one in before}
+    near = common or units & {*mates} or units
+    chosen = [
+        [one for one in before if one.unit in near],
+        [one for one in now if not common or one.unit in common],
+    ]
     center = [median(one.time_us for one in side) for side in chosen]
     has_clock = follows is not None and all(one.cycles for side in chosen for one in side)
     clocks = [median(one.y(1.0) - one.y(0.0) for one in side) for side in chosen]
@@ -163,9 +169,13 @@ def shift_of(  # noqa: PLR0913 - both sides, and how they were taken
     is_clock_lost = has_clock and abs(clock) > CLOCK_LIMIT
     # Sides that took turns have one clock, but where their code draws more of the power.
     beta = follows if follows and has_clock and not (call and is_clock_lost) else 0.0
-    others = [one for one in before if common and one.unit not in common]
+    others = [one for one in before if one.unit not in near]
     known, is_now, also = (_rows(side, beta) for side in (*chosen, others))
     own = max(limits.threshold, metric.threshold) if policy.threshold is None else policy.threshold
+    is_paired = call and common and [*map(len, known)] == [*map(len, is_now)]
+    if is_paired and limits is LIMITS["host"] and metric in TIMES:
+        # What a host is like in the seconds of a pair is in both sides, not in their difference.
+        known, is_now = [], _differences(known, is_now)
     found = difference(known, is_now, USUAL * limits.threshold, also=also, cards=not common)
 
     floor = policy.floor_us / center[0] if metric in {TIME, ELAPSED} else 0.0
@@ -176,7 +186,7 @@ def shift_of(  # noqa: PLR0913 - both sides, and how they were taken
     limit, inside, size = math.log1p(threshold), math.log1p(gate), abs(found.theta)
     unknown = 0.0 if call else LACK_OF_FIT * abs(clock)
     sure, still = found.reach(CALL) + unknown, found.reach(MISS) + unknown
-    if not call and not (common and is_here):
+    if not call and (not common or common & {*elsewhere}):
         still = max(still, math.log1p(ELSEWHERE) - size)
     may_call = common and min(map(len, chosen)) >= call and not (is_clock_lost and not call)
     word = Word.UNCLEAR
@@ -201,8 +211,6 @@ def shift_of(  # noqa: PLR0913 - both sides, and how they were taken
             threshold=threshold,
             gate=gate,
             detectable=_share(max(limit, sure) + found.error),
-            # Each is judged by itself: looks and sides are in the error of a call.
-            p_value=0.0 if word.moved else 1.0,
             time_change=math.log(center[1] / center[0]),
             clock_change=clock,
             beta=beta,
@@ -217,11 +225,17 @@ def shift_of(  # noqa: PLR0913 - both sides, and how they were taken
 
 
 def _rows(timings: Sequence[Timing], beta: float) -> list[list[float]]:
-    """Return log durations by card."""
+    """Return log durations by card, in their order."""
     found: dict[str, list[float]] = {}
     for one in timings:
         found.setdefault(one.unit, []).append(one.y(beta))
-    return [*found.values()]
+    return [found[unit] for unit in sorted(found)]
+
+
+def _differences(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Return by how much B took longer in each pair, by card."""
+    rows = zip(a, b, strict=True)
+    return [[late - early for early, late in zip(*row, strict=True)] for row in rows]
 
 
 def _share(log: float) -> float:
@@ -266,7 +280,6 @@ def shifts_of(
             if metric not in case.metrics:
                 raise
             reasons.append(because("not_judged", error=str(error)))
-    is_here = not differing(held.environment, grounds.facts.environment)
     shifts = [
         shift_of(
             *sides,
@@ -275,7 +288,8 @@ def shifts_of(
             metric=metric,
             follows=follows,
             call=grounds.call if held.in_turns else 0,
-            is_here=is_here,
+            elsewhere=held.elsewhere,
+            mates=held.board_mates,
         )
         for metric, sides, limits, follows in found
         if all(sides)
@@ -401,7 +415,6 @@ def exact_changes(
                     threshold=tolerance,
                     gate=tolerance,
                     detectable=tolerance,
-                    p_value=0.0,
                 )
             )
     return changes

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from statistics import median
+from typing import Any
 
 from msgspec import structs
 
@@ -21,10 +22,12 @@ from perfsuite.model import (
     Result,
     Run,
     Sampling,
+    Side,
     Stage,
     Status,
     Trace,
     VariantRun,
+    is_host_timed,
     metrics_by_name,
 )
 from perfsuite.store.codec import round_digits
@@ -50,14 +53,24 @@ class Timing:
         return time + beta * math.log(self.cycles) if self.cycles else time
 
 
-def values_of(result: Result, metric: Metric = TIME) -> list[Timing]:
-    """Return one value per process that has samples; one that is not positive is a ValueError."""
-    found = []
+def estimate_of(device: str, regime: str, *, in_turns: bool) -> Callable[[Any], float]:
+    """Return what makes one time of a process's blocks: in pairs the least, if the host times."""
+    return stats.least if in_turns and is_host_timed(device, regime) else stats.estimate
+
+
+def values_of(
+    result: Result, metric: Metric = TIME, time_of: Callable[[Any], float] = stats.estimate
+) -> list[Timing]:
+    """Return one value per process that has samples; one that is not positive is a ValueError.
+
+    ``time_of`` makes one time of a process's blocks.
+    """
+    estimate, found = time_of if metric is TIME else stats.estimate, []
     for process in result.evidence:
         blocks, clock = process.samples(metric.name), process.samples(CYCLES.name)
         if any(blocks):
             cycles = stats.estimate(clock) if metric is TIME and any(clock) else None
-            found.append(_timing(process.unit, metric, stats.estimate(blocks), cycles))
+            found.append(_timing(process.unit, metric, estimate(blocks), cycles))
     return found
 
 
@@ -154,7 +167,8 @@ def entries_of(run: Run, given: Iterable[Result] | None = None) -> dict[str, Bas
     for name, results in measured.items():
         variant, result = variants[name], results[-1]
         evidence = [process for each in results for process in each.evidence]
-        metrics = _metrics(evidence, run.facts.unit, variant.case.metrics)
+        time_of = estimate_of(run.facts.device, variant.case.regime, in_turns=result.side is Side.A)
+        metrics = _metrics(evidence, run.facts.unit, variant.case.metrics, time_of)
         if not metrics or any(each.status is not Status.OK for each in results):
             continue
         trace = traces.get((name, result.side)) or Trace(variant=name)
@@ -174,7 +188,10 @@ def entries_of(run: Run, given: Iterable[Result] | None = None) -> dict[str, Bas
 
 
 def _metrics(
-    evidence: Sequence[Evidence], unit: str, declared: Sequence[Metric]
+    evidence: Sequence[Evidence],
+    unit: str,
+    declared: Sequence[Metric],
+    time_of: Callable[[Any], float],
 ) -> dict[str, BaselineMetric]:
     """Return the metrics of a variant's processes.
 
@@ -190,12 +207,13 @@ def _metrics(
         if not timed or any(min(chain(*blocks), default=0) <= 0 for blocks in sampled):
             continue
         logs = [[list(map(math.log, block)) for block in blocks if block] for blocks in sampled]
-        centers = [stats.estimate(blocks) for blocks in logs]
+        estimate = time_of if metric is TIME else stats.estimate
+        centers = [estimate(blocks) for blocks in logs]
         away = [abs(x - median(block)) for blocks in logs for block in blocks for x in block]
         values: dict[str, tuple[float, ...]] = {}
         for process, blocks in zip(timed, sampled, strict=True):
             key = process.unit or unit
-            values[key] = (*values.get(key, ()), round_digits(stats.estimate(blocks)))
+            values[key] = (*values.get(key, ()), round_digits(estimate(blocks)))
         found[metric.name] = BaselineMetric(
             center=round_digits(math.exp(stats.hodges_lehmann(centers))),
             unit=metric.unit,

@@ -67,8 +67,8 @@ class Looks(NamedTuple):
 
 def looks_of(settings: Settings) -> Looks:
     """Return the looks that a run's settings ask for: as defaults 3, 6 and 12 pairs."""
-    most = max(settings.processes, 2 * settings.confirm_processes)
-    return Looks(settings.processes, min(settings.confirm_processes, most), most)
+    call = settings.confirm_processes
+    return Looks((call + 1) // 2, call, 2 * call)
 
 
 # The log durations of a side's processes, by card.

@@ -23,6 +23,7 @@ from perfsuite.judge.compare import (
 )
 from perfsuite.judge.noise import (
     canary_clocks,
+    estimate_of,
     sampling_of,
     values_of,
     values_of_entry,
@@ -56,7 +57,10 @@ from perfsuite.store.sku import blocked_by
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """One variant with what is known of it; ``word`` is final where no ``shifts`` are judged."""
+    """One variant with what is known of it; ``word`` is final where no ``shifts`` are judged.
+
+    What is ``stored`` are changes that decide nothing.
+    """
 
     one: VariantRun
     result: Result
@@ -64,6 +68,7 @@ class Draft:
     reasons: tuple[Reason, ...] = ()
     shifts: tuple[Shift, ...] = ()
     exact: tuple[Change, ...] = ()
+    stored: tuple[Change, ...] = ()
 
 
 def judge(
@@ -86,12 +91,30 @@ def judge(
         for one in run.variants
         if (result := _judged(one, stage)) and result.status is Status.OK
     ]
+    if run.facts.is_host:
+        drafts = [*map(untimed, drafts)]
     return tuple(_verdict(draft, grounds.policy) for draft in drafts)
 
 
 def _judged(one: VariantRun, stage: Stage | None) -> Result | None:
     found = one.result(stage) if stage else one.last
     return one.last if found and one.expected.in_turns else found
+
+
+def untimed(draft: Draft) -> Draft:
+    """Return the draft without what stored times say: a host's are of another load, and no level.
+
+    How far they differ is told all the same. What is counted decides.
+    """
+    if draft.one.expected.in_turns or not draft.shifts:
+        return draft
+    return replace(
+        draft,
+        word=draft.word if draft.exact else Word.UNCLEAR,
+        reasons=(*draft.reasons, because("stored_time")),
+        shifts=(),
+        stored=tuple(shift.change for shift in draft.shifts),
+    )
 
 
 # One variant, metric by metric.
@@ -150,7 +173,9 @@ def _draft(one: VariantRun, result: Result, grounds: Grounds) -> Draft:
     draft = replace(bare, word=Word.UNCLEAR if lost else Word.SAME, exact=exact)
     if not is_timed:
         return replace(draft, reasons=tuple(reasons))
-    shifts, more = shifts_of(one, entry, lambda metric: values_of(result, metric), grounds)
+
+    time_of = estimate_of(grounds.facts.device, case.regime, in_turns=held.in_turns)
+    shifts, more = shifts_of(one, entry, lambda metric: values_of(result, metric, time_of), grounds)
     return replace(draft, reasons=(*reasons, *more), shifts=tuple(shifts))
 
 
@@ -214,7 +239,7 @@ def _verdict(draft: Draft, policy: Policy) -> Verdict:
         variant=one.id,
         word=word,
         reasons=tuple(reasons),
-        changes=(*changes, *draft.exact),
+        changes=(*changes, *draft.stored, *draft.exact),
         source=one.expected.source,
         in_turns=one.expected.in_turns,
         confirmation=_confirmation(one, draft.result) if word.moved else Confirmation.NONE,

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from perfsuite.judge.rule import looks_of
 from perfsuite.model import (
     BaselineEntry,
     ClaimInstance,
@@ -264,7 +265,7 @@ def fit_of(
         past=past,
         entries=entries,
         touched=touched_since(config.project, config.packs, config.variants, commits),
-        processes=run.settings.processes * (2 if run.against else 1),
+        processes=2 * looks_of(run.settings).step if run.against else run.settings.processes,
         devices=devices,
     )
     canaries_s = 2 * sum(fit.costs_s([one.variant for one in run.canaries]).values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -23,6 +24,7 @@ from perfsuite.store.baselines import (
     read_sku,
     run_path,
     runs_in,
+    runs_of,
 )
 
 OLD_DAYS = 180
@@ -87,13 +89,11 @@ def _of_folder(
         path = str(pack_path(folder, name))
         found = (*_of_pack(name, packs.get(name), own, tier), *_aged(own, today, older_than))
         yield from (StoreError(what, where=path, remedy=remedy) for what, remedy in found)
-    of_run: dict[str, dict[str, StoredEntry]] = {}
-    for name, each in stored.items():
-        of_run.setdefault(each.run, {})[name] = each
-    for run, entries in sorted(of_run.items()):
+    of_run = Counter(run for each in stored.values() for run in runs_of([each]))
+    for run, count in sorted(of_run.items()):
         try:
-            if not read_runs(folder, entries):
-                what = f"entries come from run {run!r}, of which no file is kept: {len(entries)}"
+            if not read_runs(folder, [run]):
+                what = f"entries come from run {run!r}, of which no file is kept: {count}"
                 where = str(run_path(folder, run))
                 yield StoreError(what, where=where, remedy="restore it from git")
         except StoreError as error:

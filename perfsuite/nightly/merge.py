@@ -82,6 +82,7 @@ def merged(runs: Sequence[Run]) -> Run:
         canaries=tuple(map(_on_all, canaries.values())),
         instances=tuple(claim for run in runs for claim in run.instances),
         claims=tuple(claim for run in runs for claim in run.claims),
+        boards={unit: board for run in runs for unit, board in run.boards.items()},
         units={unit: name for run in runs for unit, name in run.units.items()},
         wall_s=max(run.wall_s for run in runs),
         phases_s={},

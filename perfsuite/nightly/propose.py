@@ -19,6 +19,7 @@ from perfsuite.model import (
     Change,
     Confirmation,
     Run,
+    Source,
     Stage,
     Status,
     VariantRun,
@@ -29,6 +30,7 @@ from perfsuite.report import view
 from perfsuite.report.data import SideView, explained_by
 from perfsuite.report.files import markdown_templates
 from perfsuite.run.accept import acceptance_of
+from perfsuite.run.against import is_same_code
 from perfsuite.run.project import (
     BaselinesOption,
     find_project,
@@ -38,9 +40,12 @@ from perfsuite.run.project import (
     with_baselines,
 )
 from perfsuite.store.baselines import (
+    NO_FACTS,
     Baselines,
     RunFacts,
+    Standing,
     StoredEntry,
+    facts_of,
     has_sku,
     locked,
     merge,
@@ -48,6 +53,7 @@ from perfsuite.store.baselines import (
     other_sampling,
     pooled_entry,
     read_sku,
+    runs_of,
     sku_folder,
     write_entries,
 )
@@ -192,7 +198,7 @@ def propose(runs: Sequence[Run], root: Path, *, exceptions: Exceptions, terms: T
                 continue
             baselines, entry = products[skus[one.id].slug].baselines, entries.get(one.id)
             old = baselines.entries.get(one.id)
-            since = old.run if old else ""
+            since = max(runs_of([old])) if old else ""
             why = fingerprint_differs(skus[one.id], baselines.sku.facts) or _no_level(one)
             if why := str(away[one.id].excepted) if one.id in away else why:
                 left_out[one.id, run.id] = why
@@ -288,11 +294,21 @@ def _nights(rows: Iterable[_Row]) -> list[Night]:
         dates.setdefault(row[0].started.partition("T")[0], []).append(row)
     found = []
     for date, same in sorted(dates.items()):
-        _, one, last = same[-1]
-        alike = [(run, entry) for run, _, entry in same if not other_kind(entry, last)]
+        newest, one, last = same[-1]
+        code = _code(newest, one.id)
+        alike = [
+            (run, entry)
+            for run, _, entry in same
+            if run is newest
+            or (not other_kind(entry, last) and is_same_code(_code(run, one.id), code))
+        ]
         runs, entries = zip(*alike, strict=True)
         found.append(Night(date, runs, one, pooled_entry(entries)))
     return found
+
+
+def _code(run: Run, variant: str) -> Source | None:
+    return facts_of(run).source_of(variant)
 
 
 def _finding(nights: Sequence[Night], product: _Product, terms: Terms) -> Finding:
@@ -307,7 +323,9 @@ def _finding(nights: Sequence[Night], product: _Product, terms: Terms) -> Findin
         ):
             break
         level.insert(0, night)
-    entries = [night.entry for night in level]
+    entries, code = [night.entry for night in level], _code(last.runs[-1], variant.id)
+    # An entry is of one commit, whatever the level was found in.
+    kept = [n for n in level if n is last or is_same_code(_code(n.runs[-1], variant.id), code)]
     old = product.baselines.entries.get(variant.id)
     found = Finding(
         sku=product.baselines.sku.slug,
@@ -315,7 +333,7 @@ def _finding(nights: Sequence[Night], product: _Product, terms: Terms) -> Findin
         word="new",
         why="it has no entry",
         old=old,
-        entry=pooled_entry(entries),
+        entry=pooled_entry([night.entry for night in kept]),
         nights=level,
     )
     if old is None:
@@ -333,17 +351,17 @@ def _finding(nights: Sequence[Night], product: _Product, terms: Terms) -> Findin
         kind = other_kind(replace(old, state=found.entry.state), found.entry)
         word, why = ("new", kind) if kind and stay[0] == "same" else stay
         return replace(found, word=word, why=why)
-    return _moved(found, old, terms)
+    before = product.baselines.runs.get(old.run, NO_FACTS).source_of(variant.id)
+    standing = Standing.ONE_CODE if is_same_code(before, code) else Standing.OTHER
+    return _moved(replace(found, entry=merge(old, found.entry, standing)[0]), terms)
 
 
-def _moved(found: Finding, old: BaselineEntry, terms: Terms) -> Finding:
+def _moved(found: Finding, terms: Terms) -> Finding:
     """Say where a level moved to, and whether that is known and meant well enough."""
     moved = [each for each in found.changes if _is_sure(each)]
-    is_other_code = any(abs(each.theta) > each.threshold for each in moved)
     word = "slower" if any(each.theta > 0 for each in moved) else "faster"
-    entry, _ = merge(old, found.entry, is_other_code=is_other_code)
     verdict, nights = found.nights[-1].last.verdict, len(found.nights)
-    found = replace(found, entry=entry, word=word, why=f"{nights} nights")
+    found = replace(found, word=word, why=f"{nights} nights")
     # A faster level that was confirmed, or counted, needs no second night.
     if verdict and word == verdict.word == Word.FASTER:
         is_counted = any(each.theta < 0 and not each.degrees for each in verdict.changes)
@@ -370,12 +388,9 @@ def _stay(
         return "same", "inside a third of its threshold"
     if not any(map(_is_sure, changes)):
         return "undecided", "its interval holds no change at all"
-    known, units = (
-        {unit for entry in each for metric in entry.metrics.values() for unit in metric.values}
-        for each in ([old], entries)
-    )
-    if len(units) == 1 and "" not in known and not units & known:
-        (card,) = units
+    cards = frozenset[str]().union(*(entry.cards for entry in entries))
+    if len(cards) == 1 and "" not in old.cards and not cards & old.cards:
+        (card,) = cards
         return "undecided", f"only one card says so, {card[:4]}, which the baseline has never seen"
     return None
 
@@ -391,7 +406,9 @@ def _write(
             each.variant: StoredEntry.of(each.entry, acceptance_of(_reason(each, terms), terms.by))
             for each in proposed
         }
-        runs = {each.nights[-1].runs[-1].id: each.nights[-1].runs[-1] for each in proposed}
+        used = runs_of(entries.values())
+        seen = (run for each in proposed for night in each.nights for run in night.runs)
+        runs = {run.id: run for run in seen if run.id in used}
         return write_entries(list(runs.values()), sku, folder, entries)
 
 

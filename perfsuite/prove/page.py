@@ -49,8 +49,6 @@ from perfsuite.store.files import refusing, replace_file
 T = TypeVar("T")
 # A kernel is quiet on a card where so many processes, which no trial has, agree to this.
 AGREE, QUIET_PROCESSES, QUIET = 0.002, 6, "quiet"
-# As many processes of a card a baseline has at least.
-STORED = 3
 # What is called the same should be so within this.
 NEAR = 0.005
 # How many other cards a baseline may know.
@@ -165,12 +163,13 @@ def _night(deck: Deck, before: tuple[str, ...], unit: str) -> Iterator[Trial]:
     at hand, or is none but for its triage.
     """
     header, cases, ones = deck.raw.header, [], []
+    stored = header.settings.processes  # of a card a baseline has at least a screen's
     for ladder in deck.ladders:
-        base, need = ladder.base, Counter(dict.fromkeys(before, STORED)) + Counter([unit])
+        base, need = ladder.base, Counter(dict.fromkeys(before, stored)) + Counter([unit])
         if not all(deck.has(base, each, processes) for each, processes in need.items()):
             continue
         entry = entry_of(
-            header, base, [w for each in before for w in deck.taken(base, each, STORED)]
+            header, base, [w for each in before for w in deck.taken(base, each, stored)]
         )
         for change, variant in ladder.variants.items():
             if waves := deck.alone[variant.id, unit]:

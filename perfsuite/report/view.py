@@ -346,6 +346,7 @@ SENTENCES: Mapping[str, str] = {
         "sampling was {before} and is {now}, and their times are not compared: accept this "
         "run, so that later ones are"
     ),
+    "stored_time": "a CPU's time is not judged against a stored one",
     "time": "time {time:log}",
     "unusable": "unusable samples: {error}",
     "version": "the case's version was {before} and is {now}: it does other work now",
@@ -354,6 +355,8 @@ SENTENCES: Mapping[str, str] = {
     "environment": "the code is as fast as that of {code}; what changed is {differing:list}",
     "environment_unknown": "the code is as fast as that of {code}; no fact says what changed",
     "no_turns": "no pairs with {code}: {why}",
+    "many": "no pairs: the stored times of {most} others differ more",
+    "not_timed": "same code, not timed against it",
     "paired": "pairs of {count} of {total} that moved say that the code is the same",
     "same_code": "its entry is of the same code, {code}, on other cards",
     "too_many": "no pairs with {code}: {most} other codes were newer",

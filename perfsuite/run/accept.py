@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from perfsuite.boundary import UsageError, is_plain, plain
-from perfsuite.judge.compare import Grounds, level_changes
+from perfsuite.judge.compare import Grounds, differing, level_changes
 from perfsuite.judge.noise import entries_of
 from perfsuite.model import (
     BaselineEntry,
@@ -22,18 +22,25 @@ from perfsuite.model import (
     Variant,
     Word,
 )
+from perfsuite.run.against import is_same_code
 from perfsuite.store.baselines import (
     ADDED,
+    NO_FACTS,
     Acceptance,
     Baselines,
+    RunFacts,
+    Standing,
     StoredEntry,
+    facts_of,
     has_sku,
     locked,
     merge,
     other_kind,
     packs_in,
     read_all,
+    read_runs,
     read_sku,
+    runs_of,
     sku_folder,
     write_entries,
 )
@@ -42,6 +49,9 @@ from perfsuite.store.sku import fingerprint_differs, skus_of
 
 # So many variants are named in a line and the rest counted, each with so much of its reason.
 _MOST_NAMED, _MOST_REASON = 5, 200
+STRANGER = "measured at another commit without pairs: not added"
+# Where the reference cannot be measured again, what is unclear may take its place.
+NO_SIDE_A = frozenset({"no_git", "squashed", "no_wheel", "no_build", "old_front_door"})
 
 
 class NothingAcceptedError(UsageError):
@@ -99,27 +109,23 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
         )
     for slug, sku in skus.items():
         check_sku(sku, sku_folder(root, slug))
-    # Against a revision the verdicts say nothing of what is replaced.
-    moved = {verdict.variant for verdict in run.verdicts if verdict.word.moved}
-    other_code = chosen.keys() if run.against else moved
     written: list[Path] = []
     said: dict[str, str] = {}
     slower: dict[str, str] = {}
+    strangers: dict[str, str] = {}
+    stayed = {verdict.variant for verdict in run.verdicts if verdict.word.stayed}
     for slug, new in entries.items():
         folder = sku_folder(root, slug)
         with locked(folder):
             stored = read_all(folder)
             grounds = Grounds(facts=run.facts, slug=slug)
-            merged = {
-                name: merge(stored.get(name), entry, is_other_code=name in other_code)
-                for name, entry in new.items()
-            }
+            facts = read_runs(folder, runs_of(stored.values()))
+            merged = {n: _merged(run, stored.get(n), entry, facts) for n, entry in new.items()}
             said |= {name: what for name, (_, what) in merged.items()}
-            changed = {
-                name: StoredEntry.of(kept, acceptance)
-                for name, (kept, what) in merged.items()
-                if what
-            }
+            left = [n for n, (kept, _) in merged.items() if kept is stored.get(n)]
+            left = [n for n in left if n not in stayed or new[n].cards - stored[n].cards]
+            strangers |= dict.fromkeys(left, STRANGER)
+            changed = {n: StoredEntry.of(e, acceptance) for n, (e, what) in merged.items() if what}
             worse = {
                 name: _worse(variants[name], stored[name], new[name], grounds)
                 for name in changed
@@ -132,11 +138,45 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
         written=tuple(written),
         added=tuple(name for name in touched if said[name] == ADDED),
         changed={name: said[name] for name in touched if said[name] != ADDED},
-        unchanged=tuple(name for name, what in said.items() if not what),
-        refused=_refused(result for name, result in chosen.items() if name not in said),
+        unchanged=tuple(n for n, what in said.items() if not what and n not in strangers),
+        refused=strangers | _refused(r for n, r in chosen.items() if n not in said),
         caution=_caution(run, touched, slower),
         slower=slower,
     )
+
+
+def _merged(
+    run: Run, old: BaselineEntry | None, new: BaselineEntry, facts: Mapping[str, RunFacts]
+) -> tuple[BaselineEntry, str]:
+    """Return what becomes of an entry, and in words what that changes; ``facts`` are by run."""
+    if old is None:
+        return merge(None, new, Standing.OTHER)
+    own = old.run_of(sorted(new.cards)) if new.cards and new.cards <= old.cards else ""
+    others = differing(facts.get(own, NO_FACTS).environment, run.facts.environment)
+    then = facts.get(old.run, NO_FACTS).source_of(new.variant)
+    return merge(old, new, _standing(run, old, new, then), environment=others)
+
+
+def _standing(run: Run, old: BaselineEntry, new: BaselineEntry, then: Source | None) -> Standing:
+    """Say what is known of the code of a new entry, beside ``then``, that of the old reference."""
+    if is_same_code(then, facts_of(run).source_of(new.variant)):
+        return Standing.ONE_CODE
+    verdict = next((each for each in run.verdicts if each.variant == new.variant), None)
+    if run.against:  # whose verdicts say nothing of the entry, unless it is of that revision
+        is_paired = bool(verdict and verdict.in_turns and verdict.word.stayed)
+        is_same = is_paired and is_same_code(then, Source(commit=run.against.commit))
+        return Standing.PAIRED if is_same else Standing.OTHER
+    if verdict is None:
+        return Standing.OPEN
+    kinds = {reason.kind for reason in verdict.reasons}
+    if verdict.word.moved or (verdict.word is Word.UNCLEAR and kinds & NO_SIDE_A):
+        return Standing.OTHER
+    # Of the reference as it is now, which another acceptance may have replaced.
+    told = {each.kind for each in verdict.reasons if each.facts.get("code") == str(then)}
+    # Where others' pairs spoke for it, a card's own level moved, and no other's.
+    is_sure = verdict.confirmation is Confirmation.IN_TURNS or new.cards <= old.cards
+    is_environment = verdict.word is Word.ENVIRONMENT and told and is_sure
+    return Standing.PAIRED if "same_in_turns" in told or is_environment else Standing.OPEN
 
 
 def refuse_changed(run: Run, select: Sequence[str] = ()) -> None:

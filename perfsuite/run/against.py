@@ -336,8 +336,10 @@ def _needed(config: Config, repository: Path) -> Callable[[str], bool]:
     return is_needed
 
 
-def is_same_code(one: Source, other: Source) -> bool:
+def is_same_code(one: Source | None, other: Source | None) -> bool:
     """Say whether two sources are known to be the same code."""
+    if one is None or other is None:
+        return False
     if one.wheel or other.wheel:
         return one.wheel == other.wheel
     short, long = sorted((one.commit, other.commit), key=len)
@@ -361,8 +363,7 @@ def by_source(some: Iterable[VariantRun]) -> list[tuple[Source, list[VariantRun]
 
 def is_one_code(one: VariantRun, run: Run) -> bool:
     """Say whether a variant's code is known to be what its entry was measured with."""
-    then, now = one.expected.source_a, run.sources.get(one.variant.pack)
-    return then is not None and now is not None and is_same_code(then, now)
+    return is_same_code(one.expected.source_a, run.sources.get(one.variant.pack))
 
 
 def _difference(variant: Variant, theirs: Pack) -> str:

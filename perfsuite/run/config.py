@@ -208,7 +208,9 @@ OPTIONS: Mapping[str, Option] = {
         "help": "one more pack: a Python file, or a folder with a pyproject.toml; repeatable",
     },
     "--perf-processes": _value(
-        "N", "fresh processes per variant; more find smaller changes", kind=_count
+        "N",
+        "fresh processes per variant (default: 2); more find smaller changes",
+        kind=_count,
     ),
     "--perf-against": _value(
         "REV", "compare the working tree with this revision of it, both measured now and in turns"

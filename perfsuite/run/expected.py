@@ -11,6 +11,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from perfsuite.devices.peaks import Peaks, efficiency, peaks_of, with_measured
+from perfsuite.judge.compare import differing
 from perfsuite.judge.noise import entries_of
 from perfsuite.model import (
     BaselineEntry,
@@ -20,17 +21,17 @@ from perfsuite.model import (
     Result,
     Run,
     Side,
-    Source,
     Stage,
     Status,
     Variant,
     VariantRun,
     Word,
     because,
+    cards_of,
 )
 from perfsuite.packs.select import missing_need
 from perfsuite.stats import estimate
-from perfsuite.store.baselines import Baselines, Root
+from perfsuite.store.baselines import NO_FACTS, Baselines, Root, facts_of
 from perfsuite.store.runs import ended_runs, last_run, list_runs, read_references
 from perfsuite.store.sku import blocked_by, skus_of
 
@@ -75,7 +76,7 @@ def find_expected(
     A run has several SKUs when it holds gangs or compilation targets. ``packs`` say which variants
     are ceilings. Only runs ``before`` an id count, or before this one.
     """
-    skus, before = skus_of(run), before or run.id
+    skus, before, here = skus_of(run), before or run.id, {*run.boards.values()}
     stored = Baselines.load_each(roots, (run.sku, *skus.values()))
     uncovered = [name for name, sku in skus.items() if not stored[sku.slug].covers(name)]
     last = last_run(folder, sku=run.sku.slug, unit=run.facts.unit, before=before)
@@ -84,25 +85,33 @@ def find_expected(
         name: stored[sku.slug].entries.get(name) for name, sku in skus.items()
     }
     entries |= {name: each.entry for name, each in reference.items()}
-    runs = runs_behind(folder, run, [e for e in entries.values() if e and e.run < before])
+    earlier = [each for each in entries.values() if each and each.run_of(cards_of(run)) < before]
+    runs = runs_behind(folder, run, earlier)
     # Of runs by their id: what is stored of one that was accepted counts.
-    facts = {each.id: (each.facts.environment, each.commit, each.sources) for each in runs.values()}
-    for each in (known for baselines in stored.values() for known in baselines.runs.values()):
-        facts[each.run] = (each.environment, each.commit, each.sources)
+    facts = {each.id: facts_of(each) for each in runs.values()}
+    facts |= {name: each for known in stored.values() for name, each in known.runs.items()}
+    mates = {c for each in facts.values() for c, board in each.boards.items() if board in here}
+    abroad = {
+        name for name, each in facts.items() if differing(each.environment, run.facts.environment)
+    }
     # What comes with a pack was measured in the pack's repository.
     shipped = {each.entries[name].run for each in stored.values() for name in each.shipped}
     expected = {}
     for name, sku in skus.items():
         baselines, entry = stored[sku.slug], entries[name]
-        environment, commit, sources = facts.get(entry.run if entry else "", ({}, "", {}))
-        source = Source.at(commit) if commit else None  # of files that say no more
+        known = facts.get(entry.run if entry else "", NO_FACTS)
+        own = facts.get(entry.run_of(cards_of(run)) if entry else "", NO_FACTS)
         covers, problem = baselines.covers(name), baselines.fingerprint_problem
         expected[name] = Expected(
             entry=entry,
             source=baselines.name_of(name) if covers else reference.get(name, Expected()).source,
-            commit="" if entry and entry.run in shipped else commit,
-            environment=environment,
-            source_a=sources.get(name.partition(".")[0], source),
+            commit="" if entry and entry.run in shipped else known.commit,
+            environment=own.environment,
+            source_a=known.source_of(name),
+            elsewhere=frozenset(c for c in entry.cards if entry.run_of([c]) in abroad)
+            if entry
+            else frozenset(),
+            board_mates=entry.cards & mates if entry else frozenset(),
             why_not=because("other_kind", text=problem) if problem else None,
             slug=sku.slug if covers and not problem else "",
         )
@@ -124,8 +133,8 @@ def find_expected(
         told = ": compared with the reference on this unit, which perfsuite baseline reset moves"
         instead = told if last else instead
         notes.append(f"no baseline for {what}{instead}")
-    own = stored[run.sku.slug]
-    ceilings = () if own.fingerprint_problem else tuple(own.entries.values())
+    ours = stored[run.sku.slug]
+    ceilings = () if ours.fingerprint_problem else tuple(ours.entries.values())
     return Basis(
         expected=expected,
         notes=tuple(dict.fromkeys(notes)),
@@ -194,7 +203,7 @@ def _kind(variant: Variant) -> tuple[int, Regime]:
 
 def runs_behind(folder: Path, run: Run, entries: Sequence[BaselineEntry]) -> dict[str, Run]:
     """Return the runs on this unit that entries come from, with the results of these alone."""
-    of_run = {entry.variant: entry.run for entry in entries}
+    of_run = {entry.variant: entry.run_of(cards_of(run)) for entry in entries}
     paths = [path for path in list_runs(folder) if path.stem in of_run.values()]
 
     def needs(plan: Run) -> list[str]:
@@ -261,7 +270,7 @@ def rank(one: VariantRun, unit: str) -> int:
     screened = one.result(Stage.SCREEN)
     if screened is None:
         return 0
-    if one.entry and any(unit in each.values for each in one.entry.metrics.values()):
+    if one.entry and unit in one.entry.cards:
         return 0
     return 1 + any(item.unit == unit for item in screened.evidence)
 

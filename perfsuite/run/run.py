@@ -52,6 +52,7 @@ from perfsuite.packs.select import missing_need, order
 from perfsuite.report import view
 from perfsuite.run.accept import refuse_changed
 from perfsuite.run.against import (
+    MOST_PAIRED,
     MOST_SOURCES,
     NoSideAError,
     Sides,
@@ -80,6 +81,7 @@ from perfsuite.store.sku import sku_of
 from perfsuite.workers.panel import Panel
 from perfsuite.workers.units import (
     Panels,
+    boards_of,
     count_on,
     idle_gpus,
     measure_on,
@@ -88,8 +90,8 @@ from perfsuite.workers.units import (
 )
 
 T = TypeVar("T")
-# A CPU takes a second for each, and is compared within a gate that no count of them would halve.
-HOST_PROCESSES, PROCESSES = 1, 2
+# Of a canary, at either end of a run.
+PROCESSES = 2
 # Claims that are taken up, and how long another one may begin: the rest stay unclear.
 MOST_CLAIMS, LIMIT_S = 20, 60.0
 # Of an unexpected error's first line: its traceback has it whole.
@@ -230,6 +232,7 @@ class Judging:
             *(self.basis.notes if not in_turns or is_ok - in_turns else ()),
             *unaccepted(run),
             *self.sides.notes(),
+            *_untimed_note(told),
             *self.exceptions.notes(run),
         ]
         claims = self.exceptions.claims(excused, judged)
@@ -237,6 +240,8 @@ class Judging:
 
     def _settled(self, verdict: Verdict, one: VariantRun, run: Run) -> Verdict:
         """Return the verdict, knowing whether the code is the very same."""
+        if is_by_stored_time(verdict):
+            return _on_host(verdict, is_same=is_one_code(one, run))
         is_open = verdict.changes and (verdict.word.moved or verdict.word is Word.UNCLEAR)
         if verdict.in_turns or not is_open or not is_one_code(one, run):
             return verdict
@@ -271,6 +276,28 @@ class Judging:
         fails = Word.UNCLEAR.value in self.policy.fail_on
         reasons = (*verdict.reasons, because("unconfirmed", why=why))
         return replace(verdict, word=Word.UNCLEAR, reasons=reasons, fails=fails)
+
+
+def is_by_stored_time(verdict: Verdict) -> bool:
+    """Say whether a stored time is all that a time stands against, which decides nothing."""
+    return any(reason.kind == "stored_time" for reason in verdict.reasons)
+
+
+def _on_host(verdict: Verdict, *, is_same: bool) -> Verdict:
+    """Return what is said of a variant whose time was in no pairs: what is counted, or its code."""
+    counted = tuple(change for change in verdict.changes if not change.degrees)
+    verdict = replace(verdict, changes=counted)
+    is_lost = any(reason.kind == "lost" for reason in verdict.reasons)
+    if verdict.word is not Word.UNCLEAR or is_lost or not is_same:
+        return verdict
+    reasons = (because("not_timed"),)
+    return replace(verdict, word=Word.SAME_CODE, reasons=reasons, fails=False)
+
+
+def _untimed_note(verdicts: Sequence[Verdict]) -> Iterator[str]:
+    why = because("not_timed")
+    if count := sum(why in verdict.reasons for verdict in verdicts):
+        yield f"{view.count(count, 'variant')}: {view.sentence(why)}"
 
 
 def _held(claim: ClaimInstance, entries: Mapping[str, BaselineEntry]) -> bool:
@@ -313,12 +340,13 @@ def execute(config: Config, listener: Listener, panels: Panels | None = None) ->
     with ExitStack() as stack:
         sides = open_sides(config, variants, stack)
         place = panels or stack.enter_context(Panels())
-        opened = place.of(config.device, config.packs, settings, sides.code)
         sources, told = sources_of(config, config.packs)
-        run = replace(new_run(config, opened[0].facts, sides.revision), sources=sources)
+        opened = place.of(config.device, config.packs, settings, sides.code)
+        run = new_run(config, opened[0].facts, sides.revision)
+        run = replace(run, sources=sources, boards=boards_of(opened, variants))
         if config.accept and not config.allow_dirty:
             refuse_changed(run)
-        notes = [*idle_gpus(opened), *filter(None, [commit_of(config.root)[1]]), *told]
+        notes = [*idle_gpus(opened, place.gpus), *filter(None, [commit_of(config.root)[1]]), *told]
         notes += () if interrupted else clock_notes(run)
         if interrupted and (refused := refusal(run, interrupted)):
             what, remedy = refused
@@ -353,8 +381,8 @@ def new_run(config: Config, facts: DeviceFacts, revision: Revision | None) -> Ru
     canaries = [each for pack in config.packs for each in pack.canaries.get(facts.device, ())]
     is_sustained = any(each.case.regime is Regime.SUSTAINED for each in config.variants)
     # Their clock is what that of back-to-back launches is held against. Beside a revision there
-    # are none: in its minutes the machine is the same to both.
-    if config.settings.check_only or revision or not is_sustained:
+    # are none: in its minutes the machine is the same to both. Of a host no level is judged.
+    if config.settings.check_only or revision or not is_sustained or facts.is_host:
         canaries = []
     able = [each for each in canaries if not missing_need(each, facts)]
     return Run(
@@ -465,7 +493,8 @@ class _Work:
         self._watch(Stage.CANARY_START)
         verdicts: dict[str, Verdict] = {}
         for chosen in self._rounds(fit, runnable):
-            self._measure(chosen, Stage.SCREEN, self.settings.processes)
+            for some, processes in self._screens(chosen):
+                self._measure(some, Stage.SCREEN, processes)
             verdicts = self._confirmed(self._judged(Stage.SCREEN))
         self._watch(Stage.CANARY_END)
         claims = self._claims()
@@ -496,6 +525,19 @@ class _Work:
         whole = replace(run, finished=datetime.now(UTC).isoformat(timespec="seconds"))
         lacks = "the run's file has no verdicts"
         return self.steps.take(lacks, partial(self.file.finish, run), whole)
+
+    def _screens(self, chosen: Sequence[Variant]) -> Iterator[tuple[Sequence[Variant], int]]:
+        """Yield what is to be screened, and in how many processes.
+
+        Where a host's stored time decides nothing, one is enough to check and to count.
+        """
+        of_claims = {name for each in self.file.run.instances for name in (each.faster, each.than)}
+        compared, settings = self.judging.sides.compared, self.settings
+        known = self.entries.keys() - of_claims - compared
+        known = known if self.facts.is_host else known - known
+        yield [one for one in chosen if one.id in known], 1
+        processes = looks_of(settings).step if compared else settings.processes
+        yield [one for one in chosen if one.id not in known], processes
 
     def _rounds(self, fit: Any, runnable: list[Variant]) -> Iterator[Sequence[Variant]]:
         """Yield what is to be screened and confirmed: all, or what fits, then what still does."""
@@ -535,9 +577,8 @@ class _Work:
                 found.setdefault(result.variant, []).append(result)
 
         def measure(panel: Panel) -> None:
-            processes = HOST_PROCESSES if panel.facts.is_host else PROCESSES
             # No limit holds for canaries, and for what follows the last.
-            self._share(panel, canaries, stage, processes=processes, is_over=bool, take=take)
+            self._share(panel, canaries, stage, processes=PROCESSES, is_over=bool, take=take)
 
         if canaries := self._left(self.file.run.canaries, stage):
             share_out(self.panels, self.panels, lambda panel, _: measure(panel))
@@ -636,7 +677,11 @@ class _Work:
             doubtful = [
                 one
                 for one in run.variants
-                if one.id in verdicts.keys() - self.answers.keys() and needs_pairs(verdicts[one.id])
+                if one.id in verdicts.keys() - self.answers.keys()
+                and needs_pairs(verdicts[one.id])
+                and not is_by_stored_time(verdicts[one.id])
+                # The very same code is the same: nothing is left to find inside the gate.
+                and not (verdicts[one.id].word.stayed and is_one_code(one, run))
             ]
             beside_a = {one.id for one in doubtful if verdicts[one.id].in_turns}
             paired = [
@@ -738,6 +783,12 @@ class _Work:
         runs = {one.id: one for one in run.variants}
         doubted = [runs[v.variant] for v in by_size(verdicts.values()) if needs_pairs(v)]
         left = [o for o in doubted if o.id not in told and o.entry and not is_one_code(o, run)]
+        if self.facts.is_host:  # what moved furthest speaks for nothing else
+            room = max(0, MOST_PAIRED - len(self.answers))
+            self._pair(left[:room], verdicts)
+            why = because("many", most=MOST_PAIRED)
+            self.unanswered |= dict.fromkeys((one.id for one in left[room:]), why)
+            return
         chosen = chosen_of(left, run.settings.seed)
         self._pair(chosen, verdicts)
         found = [self.answers.get(one.id) for one in chosen]
@@ -834,11 +885,14 @@ class _Work:
 
     def _answer(self, answer: Verdict, mine: Verdict, one: VariantRun) -> Verdict:
         """Return what pairs say of the code and stored numbers of its environment."""
-        same = because("same_in_turns", revision=answer.source)
+        code = str(one.expected.source_a)
+        same = because("same_in_turns", revision=answer.source, code=code)
         if not answer.word.stayed:
             return answer
         if any(reason.kind == "lost" for reason in mine.reasons):
             return replace(mine, reasons=(same, *mine.reasons))
+        if is_by_stored_time(mine) and not mine.word.moved:
+            return answer
         if not is_known(one, mine):
             return replace(answer, word=Word.SAME_CODE, reasons=(same, *answer.reasons))
         if not mine.word.moved:

@@ -15,9 +15,10 @@ import importlib.util
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,7 +32,6 @@ from perfsuite.model import (
     BaselineMetric,
     Pack,
     Record,
-    Regime,
     Run,
     Sku,
     Source,
@@ -48,11 +48,13 @@ from perfsuite.store.files import (
     refusing,
     replace_file,
 )
-from perfsuite.store.sku import board_suffix, fingerprint_differs
+from perfsuite.store.sku import fingerprint_differs
 
 T = TypeVar("T")
 
 BASELINE_SCHEMA = "perfsuite.baseline/1"
+# What entries of before have, and nothing reads.
+RETIRED = frozenset({"work_class", "load"})
 # The folder of baselines inside a package, and the file that says which product a folder is of.
 FOLDER, SKU_FILE = "baselines", "sku.json"
 _MISPLACED = "move it to its own place, or accept a run here"
@@ -67,14 +69,39 @@ class Acceptance(Record, frozen=True, kw_only=True):
 
 
 class RunFacts(Record, frozen=True, kw_only=True):
-    """What a baseline keeps of a run its entries come from; ``sources`` are by pack."""
+    """What a baseline keeps of a run its entries come from.
+
+    ``boards`` are the part numbers of its cards' boards, ``sources`` are by pack.
+    """
 
     run: str
     started: str
     commit: str = ""
     command: str = ""
     environment: Mapping[str, str] = {}
+    boards: Mapping[str, str] = {}
     sources: Mapping[str, Source] = {}
+
+    def source_of(self, variant: str) -> Source | None:
+        """Return where the code of a variant's pack came from, None where nothing says so."""
+        source = Source.at(self.commit) if self.commit else None  # of files that say no more
+        return self.sources.get(variant.partition(".")[0], source)
+
+
+NO_FACTS = RunFacts(run="", started="")
+
+
+def facts_of(run: Run) -> RunFacts:
+    """Return what a baseline keeps of a run."""
+    return RunFacts(
+        run=run.id,
+        started=run.started,
+        commit=run.commit,
+        command=hidden(plain(run.command)),
+        environment=run.facts.environment,
+        boards={unit: board for unit, board in run.boards.items() if board},
+        sources=run.sources,
+    )
 
 
 class StoredEntry(BaselineEntry, frozen=True, kw_only=True):
@@ -187,8 +214,10 @@ def read_pack(folder: Path, pack: str) -> dict[str, StoredEntry]:
         place = f"{path}, variant {variant!r}"
         if not variant.startswith(f"{pack}."):
             raise damaged(f"the variant is not of pack {pack!r}", place)
-        entry = entries[variant] = convert({**value, "variant": variant}, StoredEntry, where=place)
-        checked_name(entry.run, "run id", where=place)
+        kept = {key: each for key, each in value.items() if key not in RETIRED}
+        entry = entries[variant] = convert({**kept, "variant": variant}, StoredEntry, where=place)
+        for run in runs_of([entry]):
+            checked_name(run, "run id", where=place)
         metrics = entry.metrics
         if not metrics or any(n in CLOCKS and not metrics[n].values for n in metrics):
             raise damaged("it has no metric, or a clock without values", place)
@@ -201,9 +230,14 @@ def read_all(folder: Path) -> dict[str, StoredEntry]:
     return {name: stored for own in packs for name, stored in own.items()}
 
 
-def read_runs(folder: Path, stored: Mapping[str, StoredEntry]) -> dict[str, RunFacts]:
-    """Return what is kept of the runs that entries, by variant, come from."""
-    paths = {run: run_path(folder, run) for run in {each.run for each in stored.values()}}
+def runs_of(entries: Iterable[BaselineEntry]) -> set[str]:
+    """Return the runs that entries come from, those of single cards among them."""
+    return {run for each in entries for run in (each.run, *each.runs.values())}
+
+
+def read_runs(folder: Path, runs: Iterable[str]) -> dict[str, RunFacts]:
+    """Return what is kept of runs, by their id."""
+    paths = {run: run_path(folder, run) for run in runs}
     found = {run: _object_in(path) for run, path in sorted(paths.items())}
     return {
         run: convert(value, RunFacts, where=str(paths[run]))
@@ -236,7 +270,7 @@ def baseline_text(sku: str, pack: str, entries: Mapping[str, StoredEntry]) -> by
         for kernel in entry["kernels"]:
             if not kernel["counters"]:
                 del kernel["counters"]
-        for name in ("sampling", "work_class", "load"):  # no diff for what is not known
+        for name in ("runs", "sampling"):  # no diff for what is not known
             if not entry[name]:
                 del entry[name]
         accepted = entry.pop("accepted")
@@ -288,22 +322,14 @@ def write_entries(
         whole = {**read_pack(folder, pack), **own}
         files[pack_path(folder, pack)] = baseline_text(sku.slug, pack, whole)
     for run in runs:
-        facts = RunFacts(
-            run=run.id,
-            started=run.started,
-            commit=run.commit,
-            command=hidden(plain(run.command)),
-            environment=run.facts.environment,
-            sources=run.sources,
-        )
-        first[run_path(folder, run.id)] = _flat_text(facts)
+        first[run_path(folder, run.id)] = _flat_text(facts_of(run))
     if not has_sku(folder):
         first[folder / SKU_FILE] = _flat_text(sku)
     written = []
     for path, data in {**first, **files}.items():
         with _writing(path):
             written.append(replace_file(path, data))
-    used = {entry.run for entry in read_all(folder).values()}
+    used = runs_of(read_all(folder).values())
     for path in runs_in(folder):
         if path.stem not in used:
             path.unlink()
@@ -377,7 +403,7 @@ class Baselines:
                 packs = [shipper] if shipper else packs_in(folder)
                 found = {k: v for pack in packs for k, v in read_pack(folder, pack).items()}
                 differs = fingerprint_differs(sku, read_sku(folder).facts) if found else ""
-                runs |= read_runs(folder, found)
+                runs |= read_runs(folder, runs_of(found.values()))
             except StoreError as error:
                 if not shipper:
                     raise
@@ -389,9 +415,6 @@ class Baselines:
             else:
                 own = found | own
                 problems += [f"{folder}: {differs}"] if differs else []
-        if not own and (others := _boards_beside(roots, sku)):
-            what = "another board of this product, whose numbers are others"
-            notes.append(f"not compared with {', '.join(others)}: {what}")
         return cls(
             sku=sku,
             entries=theirs | own,
@@ -429,65 +452,74 @@ def _unusable(pack: str, error: StoreError) -> StoreError:
     )
 
 
-def _boards_beside(roots: Sequence[Root], sku: Sku) -> list[str]:
-    """Return the slugs that have baselines of the same product on other boards."""
-    product = sku.slug.removesuffix(board_suffix(sku))
-    own = [root for root in roots if isinstance(root, Path)]
-    places = [root / slug for root in own for slug in skus_in(root)]
-    found = [read_sku(place) for place in places if place.name.startswith(f"{product}-")]
-    of_board = [each.slug for each in found if each.slug == f"{product}{board_suffix(each)}"]
-    return [slug for slug in of_board if slug != sku.slug]
-
-
 # A third of the smallest threshold (0.25 %): what moves less is noise, and only makes diffs.
 LEAST_MOVE = 0.0025 / 3
-# Units of one SKU differ by up to 3.5 % in time but by under 1 % in cycles, so that code that is
-# the same agrees within this in one of the two.
-MOST_UNIT_DIFFERENCE = 0.03
-# Single kernels of short launches differ by more (6 % in both clocks, of 281 variants on cards of
-# one board), but kernels that are the same may also be launched more often, or otherwise.
-MOST_SAME_KERNELS_DIFFERENCE = 0.1
 ADDED = "added"  # what becomes of an entry that was not there
 
 
+class Standing(StrEnum):
+    """What is known of the code of a new run, beside that of an entry's reference."""
+
+    ONE_CODE = "one code"
+    PAIRED = "same in pairs"
+    OTHER = "another"
+    OPEN = "not known"
+
+
 def merge(
-    old: BaselineEntry | None, new: BaselineEntry, *, is_other_code: bool
+    old: BaselineEntry | None,
+    new: BaselineEntry,
+    standing: Standing,
+    *,
+    environment: Sequence[str] = (),
 ) -> tuple[BaselineEntry, str]:
     """Return what to store for a variant, and in words what that changes: no words, no change.
 
-    Values of the new run's units replace those of the same units. Those of other units stay as
-    long as they are of the same code: not when ``is_other_code`` (a verdict found a change), when
-    the artefact is another, or when both clocks moved by more than units differ, which is more
-    where the artefact is known. What a host issues and awaits moves with the host.
+    A card's processes replace its own and stand beside other cards' where the code is the
+    reference's, by its source or in pairs. Other code starts a new entry, with the new cards alone.
+    What is not known to be either changes nothing. ``environment`` names what of it is another than
+    where the cards were measured before.
     """
     if old is None or (reason := other_kind(old, new)):
         return new, reason if old else ADDED
-    moves = _moves(old, new)
-    units = [{unit for m in entry.metrics.values() for unit in m.values} for entry in (old, new)]
-    others = sorted(units[0] - units[1])
-    if is_other_code or _is_other_code(old, new):
-        dropped = [f"values of other units dropped: {', '.join(others)}"] if others else []
+    if standing is Standing.OPEN:
+        return old, ""
+    moves, others = _moves(old, new), old.cards - new.cards
+    if standing is Standing.OTHER:
+        dropped = (
+            [f"values of other units go to history: {', '.join(sorted(others))}"] if others else []
+        )
         changed = moves or (["other code"] if others or old.artefact != new.artefact else [])
         return new, "; ".join(changed + dropped) if changed else ""
-    added = [f"unit {unit} added" for unit in sorted(units[1] - units[0])]
+    added = [f"unit {unit} added" for unit in sorted(new.cards - old.cards)]
+    added += [f"environment: {', '.join(environment)}"] if environment else []
     counted = [any(kernel.counters for kernel in each.kernels) for each in (old, new)]
-    added += [f"{name} recorded" for name in ("sampling", "kernels", "artefact")
+    added += [f"{name} recorded" for name in ("sampling", "kernels")
               if getattr(new, name) and not getattr(old, name)]  # fmt: skip
+    added += ["artefact recorded"] if new.artefact not in {"", old.artefact} else []
     added += ["counters recorded"] if old.kernels and counted[1] and not counted[0] else []
-    metrics = dict(new.metrics)
-    for name, metric in _clocks(new).items():
-        was = old.metrics[name]
-        if kept := {unit: row for unit, row in was.values.items() if unit not in metric.values}:
-            metrics[name] = _pooled([replace(was, values=kept), metric])
     # What was not traced, because nothing moved, is what was traced before.
     entry = replace(
         new,
-        metrics=metrics,
         artefact=new.artefact or old.artefact,
         kernels=new.kernels or old.kernels,
         codes=new.codes if new.kernels else old.codes,
     )
+    if others or standing is Standing.PAIRED:
+        entry = _beside(old, entry, others)
     return entry, "; ".join(moves + added)
+
+
+def _beside(old: BaselineEntry, new: BaselineEntry, others: Collection[str]) -> BaselineEntry:
+    """Return a new entry whose reference is the old one's, with the processes of other cards."""
+    metrics = dict(new.metrics)
+    for name, metric in _clocks(new).items():
+        was = old.metrics[name]
+        if kept := {unit: row for unit, row in was.values.items() if unit in others}:
+            metrics[name] = _pooled([replace(was, values=kept), metric])
+    runs = {card: old.run_of([card]) for card in others} | {c: new.run_of([c]) for c in new.cards}
+    own = {card: run for card, run in sorted(runs.items()) if run != old.run}
+    return replace(new, run=old.run, runs=own, metrics=metrics)
 
 
 def pooled_entry(entries: Sequence[BaselineEntry]) -> BaselineEntry:
@@ -495,8 +527,13 @@ def pooled_entry(entries: Sequence[BaselineEntry]) -> BaselineEntry:
     *_, last = entries
     traced = next((each for each in reversed(entries) if each.kernels), last)
     rows = {name: _pooled([each.metrics[name] for each in entries]) for name in _clocks(last)}
+    runs = {card: each.run_of([card]) for each in entries for card in each.cards}
     return replace(
-        last, metrics={**last.metrics, **rows}, kernels=traced.kernels, codes=traced.codes
+        last,
+        metrics={**last.metrics, **rows},
+        runs={card: run for card, run in sorted(runs.items()) if run != last.run},
+        kernels=traced.kernels,
+        codes=traced.codes,
     )
 
 
@@ -540,21 +577,6 @@ def other_sampling(old: BaselineEntry, new: BaselineEntry) -> str:
 
 def _clocks(entry: BaselineEntry) -> dict[str, BaselineMetric]:
     return {name: metric for name, metric in sorted(entry.metrics.items()) if metric.values}
-
-
-def _is_other_code(old: BaselineEntry, new: BaselineEntry) -> bool:
-    is_known = bool(old.artefact and new.artefact)
-    if is_known and old.artefact != new.artefact:
-        return True
-    # Hosts of one board differ by a third, also in the device's own time of what waits for them.
-    if new.regime == Regime.END_TO_END:
-        return False
-    moves = [
-        abs(math.log(metric.center / old.metrics[name].center))
-        for name, metric in _clocks(new).items()
-    ]
-    most = MOST_SAME_KERNELS_DIFFERENCE if is_known else MOST_UNIT_DIFFERENCE
-    return bool(moves) and min(moves) > most
 
 
 def _moves(old: BaselineEntry, new: BaselineEntry) -> list[str]:
@@ -609,7 +631,7 @@ def differences(before: Path, now: Path) -> Iterator[Difference]:
             if was is None or found is None:
                 yield Difference(sku, name, ADDED if was is None else "removed", was, found)
             elif was != found:
-                _, moved = merge(was, found, is_other_code=False)
+                _, moved = merge(was, found, Standing.ONE_CODE)
                 is_same = replace(was, accepted=found.accepted) == found
                 told = "who and why" if is_same else "evidence alone"
                 yield Difference(sku, name, moved or told, was, found)

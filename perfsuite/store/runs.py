@@ -85,7 +85,6 @@ class Judged(Record, frozen=True):
     notes: tuple[str, ...]
     units: Mapping[str, str]
     phases_s: Mapping[str, float]
-    environments: Mapping[str, Mapping[str, str]]
     left_out: tuple[LeftOut, ...]
 
 
@@ -102,6 +101,8 @@ class References(Record, frozen=True):
     units: Mapping[str, Mapping[str, str]] = {}
 
 
+# What the judged line of older files has, and nothing reads.
+RETIRED = frozenset({"shift", "environments"})
 PARTS: dict[str, type[Record]] = {"plan": Plan, "judged": Judged, "end": End}
 # What is no part of another line stands in the header.
 LATER = {name for part in PARTS.values() for name in part.__struct_fields__}
@@ -133,10 +134,7 @@ def _start_lines(run: Run) -> bytes:
 
 def end_lines(run: Run) -> bytes:
     """Return the lines that end a finished run."""
-    held = [one.expected for one in run.every if one.expected.environment]
-    environments = {each.entry.run: each.environment for each in held if each.entry}
-    names = [name for name in Judged.__struct_fields__ if name != "environments"]
-    judged = {**{name: getattr(run, name) for name in names}, "environments": environments}
+    judged = {name: getattr(run, name) for name in Judged.__struct_fields__}
     return _line("judged", judged) + _line("end", asdict(End(run.finished, run.wall_s)))
 
 
@@ -175,14 +173,13 @@ def read_run(data: bytes, *, where: str) -> Run:
             run = replace(run, variants=variants, canaries=canaries)
             run = replace(run, instances=plan.instances, sources=plan.sources)
         elif kind == "judged":
-            values.pop("shift", None)  # of files before 1.1: the machine had a verdict of its own
-            judged = asdict(convert(values, Judged, where=place))
+            kept = {name: value for name, value in values.items() if name not in RETIRED}
+            judged = asdict(convert(kept, Judged, where=place))
         elif kind == "end":
             run = replace(run, **asdict(convert(values, End, where=place)))
         else:
             raise damaged(f"not a run file: unexpected line of kind {kind!r}", place)
     said = {name: judged.pop(name) for name in ("verdicts", "left_out") if judged}
-    judged.pop("environments", None)
     try:
         return replace(run.having(results=results, traces=traces, **said), **judged)
     except ValueError as error:

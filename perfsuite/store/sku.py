@@ -14,10 +14,6 @@ GIB = 1 << 30
 SMALL_STEP_GIB, STEP_GIB, SMALL_GIB = 4, 16, 32
 # What turns a kernel into machine code: other versions are other products.
 COMPILERS = ("triton", "nvidia-cuda-nvrtc")
-# Revisions of a board may carry other memory: two of one product differ by up to 2 % either way in
-# a fifth of the memory and compute packs, while cards of one revision agree (H200). The last two
-# groups of a part number tell a product's boards apart: 692-2G520-0282-001.
-_BOARD = re.compile(r"\d{3}-\w{5}-(\d{4}-\d{3})\Z")
 # Facts that are sizes, not names: they enter the fingerprint as a class.
 _MEMORY = "memory"
 
@@ -44,26 +40,19 @@ def sku_of(facts: DeviceFacts, *, gpus: int = 1) -> Sku:
     slug = built_in(facts.device).slug or slugify(facts.name)
     if not slug:
         raise DeviceError(f"device {facts.device!r} has no usable product name: {facts.name!r}")
-    slug += board_suffix(Sku(slug=slug, name=facts.name, facts=facts.identity))
     profile = facts.identity.get("mig", "")
     if profile not in {"", "none", "off", "disabled"}:
         slug += f"-mig-{slugify(profile)}"
     if gpus > 1:
         slug += f"-x{gpus}"
-    found = {key: value for key, value in facts.identity.items() if not key.startswith(_MEMORY)}
+    # A board is a fact of a card, not of its product.
+    found = {k: v for k, v in facts.identity.items() if not k.startswith(_MEMORY) and k != "board"}
     if facts.memory_bytes:
         size = facts.memory_bytes / GIB
         step = STEP_GIB if size >= SMALL_GIB else SMALL_STEP_GIB
         middle = max(1, round(size / step)) * step
         found[_MEMORY] = f"{middle - step // 2}-{middle + step // 2} GiB"
     return Sku(slug=slug, name=facts.name, facts=found)
-
-
-def board_suffix(sku: Sku) -> str:
-    """Return what a slug says of the board, with its hyphen; nothing where none is known."""
-    board = sku.facts.get("board", "")
-    match = _BOARD.match(board)
-    return f"-{match[1] if match else slugify(board)}" if board else ""
 
 
 def sku_for(variant: Variant, facts: DeviceFacts, *, own: Sku) -> Sku:

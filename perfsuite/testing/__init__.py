@@ -202,7 +202,7 @@ def _shipped_faults(listed: Pack) -> Iterator[Fault]:
             found: dict[str, baselines.StoredEntry] = {}
             for own in baselines.packs_in(folder):
                 found |= baselines.read_pack(folder, own)
-            baselines.read_runs(folder, found)
+            baselines.read_runs(folder, baselines.runs_of(found.values()))
         except StoreError as error:
             yield f"a baseline that it ships is not usable: {error.what}", f"look at {error.where}"
             continue

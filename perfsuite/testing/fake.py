@@ -114,13 +114,14 @@ class FakeDevice(Device):
         self._process = math.exp(self._noise.gauss(0, self.between))
 
     def facts(self) -> DeviceFacts:
-        """Describe a device that does not exist."""
-        card = re.match(r"FAKE-(\d+)", os.environ.get(BUILT_IN_DEVICES[self.name].visible, ""))
+        """Describe a device that does not exist; every other card is of another board."""
+        found = re.match(r"FAKE-(\d+)", os.environ.get(BUILT_IN_DEVICES[self.name].visible, ""))
+        card = int(found[1]) if found else 0
         return DeviceFacts(
             device=self.name,
             name="Fake Device",
-            unit=f"fa4e{int(card[1]) if card else 0:08}",
-            identity={"vendor": "perfsuite", "name": "Fake Device"},
+            unit=f"fa4e{card:08}",
+            identity={"vendor": "perfsuite", "name": "Fake Device", "board": f"fake-{card % 2}"},
             environment={"driver": "fake 1.0"},
             arch="fake_1",
             memory_bytes=1 << 34,

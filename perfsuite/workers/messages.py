@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from perfsuite.boundary import MESSAGE_BYTES, REPLACEMENT, PerfError, plain
+from perfsuite.engine.check import Checked
 from perfsuite.engine.trace import Anatomy
 from perfsuite.model import (
     Accelerator,
@@ -81,11 +82,11 @@ class Ending(NamedTuple):
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Which variant a process is to run, with what code, and as which process of it.
 
-    ``ranks`` is 0 where no gang is needed; else the process joins the others at ``rendezvous``, a
-    file. ``kernels`` are all packs' kernels, for a pack whose hook asks for them. ``tree`` is where
-    code that is imported by name comes from, where two revisions are compared. ``accelerator`` is
-    the device, if a pack brings it. ``rival`` holds the axes of another variant of the case, to be
-    measured in turns with this one.
+    The data of the check come from ``check_seed``. ``ranks`` is 0 where no gang is needed; else the
+    process joins the others at ``rendezvous``, a file. ``kernels`` are all packs' kernels, for a
+    pack whose hook asks for them. ``tree`` is where code that is imported by name comes from, where
+    two revisions are compared. ``accelerator`` is the device, if a pack brings it. ``rival`` holds
+    the axes of another variant of the case, to be measured in turns with this one.
     """
 
     pack: str
@@ -95,6 +96,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     settings: Settings
     seed: int = 0
+    check_seed: int = 0
     slot: int = 0
     rank: int = 0
     ranks: int = 0
@@ -110,9 +112,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 # the output file of a worker come along when it is to "fork" it; it is to "reap" a process id,
 # killing its process group after so many seconds. "list" gives why a pack cannot be listed, too.
 # "prepare" takes the sampling of the baseline or of the process before, and gives the one that was
-# chosen. "check" takes whether the check is to be thorough. "trace" takes how many input sets
-# launches rotate over, too. "call" takes a feature's function, as ``module:name``, and what it is
-# given.
+# chosen. "check" takes whether the check is to be thorough, and gives what it found; "match" takes
+# what another process found, if one did. "trace" takes how many input sets launches rotate over,
+# too. "call" takes a feature's function, as ``module:name``, and what it is given.
 STEPS: dict[str, tuple[Any, Any]] = {
     "up": (None, None),
     "fork": (None, int),
@@ -121,7 +123,8 @@ STEPS: dict[str, tuple[Any, Any]] = {
     "list": (Listing, Pack | str),
     "call": (tuple[str, msgspec.Raw], msgspec.Raw),
     "start": (Job, None),
-    "check": (bool, None),
+    "check": (bool, tuple[Checked, ...]),
+    "match": (tuple[Checked, ...], None),
     "prepare": (Sampling | None, Sampling | None),
     "measure": (None, None),
     "finish": (None, tuple[Evidence, ...]),

@@ -22,6 +22,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from perfsuite.boundary import CaseError, DeviceError
+from perfsuite.engine.check import Checked
 from perfsuite.engine.trace import Anatomy
 from perfsuite.model import (
     DeviceFacts,
@@ -33,6 +34,7 @@ from perfsuite.model import (
     Stage,
     Status,
     Variant,
+    is_host_timed,
 )
 from perfsuite.store.files import Closable, refuse_few_files
 from perfsuite.workers.messages import Job
@@ -211,7 +213,8 @@ def job_of(
     """Return the job of one process of a variant."""
     code = setup.code(seat.side)
     # From names only: a variant measured alone gets the seeds it has in the whole suite.
-    text = f"{setup.settings.seed}/{stage}/{variant.id}/{seat.process}"
+    whole = f"{setup.settings.seed}/{variant.id}"
+    own = f"{setup.settings.seed}/{stage}/{variant.id}/{seat.process}"
     return Job(
         pack=variant.pack,
         origin=code.origins[variant.pack],
@@ -220,7 +223,8 @@ def job_of(
         device=setup.device,
         accelerator=setup.accelerator,
         settings=setup.settings,
-        seed=int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest()),
+        seed=_seed(own),
+        check_seed=_seed(whole),
         slot=seat.slot,
         kernels=code.kernels,
         tree=code.tree,
@@ -228,17 +232,21 @@ def job_of(
     )
 
 
+def _seed(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest())
+
+
 class Panel(Closable):
     """The servers of one device, or of the ranks of gangs; from one thread at a time.
 
     Only ``stop`` may be called from another thread. ``units`` are the ranks' units, by rank, where
-    gangs are measured. ``samplings`` says how variants are to be sampled; what a process
-    chooses is kept, so that all others sample alike. Variants in ``compared`` (ids) are measured
-    on both sides of the setup; ``begun`` has how many processes of a variant's stage there are
-    already. None begins when ``is_over`` says so.
+    gangs are measured; ``slots`` are servers that were started before. ``samplings`` says how
+    variants are to be sampled; what a process chooses is kept, so that all others sample alike.
+    Variants in ``compared`` (ids) are measured on both sides of the setup; ``begun`` has how many
+    processes of a variant's stage there are already. None begins when ``is_over`` says so.
     """
 
-    def __init__(self, setup: Setup, units: Sequence[str] = ()) -> None:
+    def __init__(self, setup: Setup, units: Sequence[str] = (), slots: Sequence[Slot] = ()) -> None:
         self.setup = setup
         self.samplings: dict[str, Sampling] = {}
         self.compared: frozenset[str] = frozenset()
@@ -248,16 +256,19 @@ class Panel(Closable):
         self._on_phase: Callable[[str, str], object] = _tell_nobody
         # The wave at work and the one that starts beside it; the one that leaves beside it.
         self._alive: list[Wave] = []
+        # What the first process of a side found of the variant, or of two, when it checked.
+        self._checked: dict[tuple[object, ...], tuple[Checked, ...]] = {}
         self._leaving: Wave | None = None
         self._tracing: Process | None = None
         self._is_stopped = threading.Event()
         refuse_few_files(FILES * setup.slots)
-        self.slots = [Slot(index, setup) for index in range(setup.slots)]
+        self.slots = slots or [Slot(index, setup) for index in range(setup.slots)]
         self._folder = tempfile.TemporaryDirectory(prefix="perfsuite-")
 
     def compare(self, sides: Mapping[Side, Code]) -> None:
         """Begin anew with the code of these sides, or of none; also where ``stop`` was called."""
         self.setup, self.compared = changed(self.setup, sides=sides), frozenset()
+        self._checked.clear()
         self._is_stopped.clear()
 
     @cached_property
@@ -333,8 +344,10 @@ class Panel(Closable):
         self._is_stopped.set()
 
     def close(self) -> None:
-        """End all servers and workers."""
+        """End all servers and workers; servers leave side by side."""
         self.end_tracing()
+        for slot in self.slots:
+            slot.server.channel.close()
         for slot in self.slots:
             slot.close()
         self._folder.cleanup()
@@ -434,8 +447,7 @@ class Panel(Closable):
 
     def _conduct(self, wave: Wave, following: Wave | None) -> None:
         """Take a wave's processes from start to finish."""
-        work, is_host = wave.work, self.setup.is_host_measured
-        is_gang = work.variant.is_gang
+        work, is_gang = wave.work, wave.work.variant.is_gang
         self._alive = [wave, following] if following else [wave]
         try:
             self._start(wave)
@@ -445,7 +457,7 @@ class Panel(Closable):
             for turn in range(self._rounds(work)):
                 is_backwards = work.is_compared and turn % 2 == 1
                 self._all("measure", wave.crews[:: -1 if is_backwards else 1], is_alone=True)
-            finished = self._all("finish", wave.crews, is_alone=is_host)
+            finished = self._all("finish", wave.crews, is_alone=False)
             for crew, answers in zip(wave.crews, finished, strict=True):
                 self._note(work, crew, answers)
         except BaseException:
@@ -489,7 +501,9 @@ class Panel(Closable):
             for worker in wave.workers:
                 worker.tell("check", thorough[0])
         else:
-            self._all("check", wave.crews, thorough, is_alone=is_alone)
+            tunes = work.variant.case.tunes
+            checked = self._all("check", wave.crews, thorough, is_alone=tunes)
+            self._match(wave, thorough, [own for (own,) in checked], is_alone=tunes)
         self._see_out()
         for crew in wave.crews:
             known = self.samplings.get(work.variant.id)
@@ -497,6 +511,26 @@ class Panel(Closable):
             if sampling is not None:
                 self.samplings[work.variant.id] = sampling
         self._await_started(following)
+
+    def _match(
+        self,
+        wave: Wave,
+        thorough: Sequence[bool],
+        checked: Sequence[tuple[Checked, ...]],
+        *,
+        is_alone: bool,
+    ) -> None:
+        """Hold what the others have as a result against what the first of their side has."""
+        work, others, known = wave.work, [], []
+        for crew, is_first, found in zip(wave.crews, thorough, checked, strict=True):
+            names = work.variant.id, work.rival.id if work.rival else ""
+            key = (self.setup.settings.seed, *names, crew[0].side)
+            if is_first:
+                self._checked[key] = found
+            else:
+                others.append(crew)
+                known.append(self._checked.get(key, ()))
+        self._all("match", others, known, is_alone=is_alone)
 
     def _start(self, wave: Wave) -> None:
         """Have a wave's processes start, unless they were started ahead and live."""
@@ -556,7 +590,10 @@ class Panel(Closable):
         is_timed = is_whole or "cycles" in self.facts.clocks
         is_paced = is_timed and work.variant.case.regime is Regime.PACED
         stage = Stage.CONFIRM if is_whole else work.stage
-        return self.setup.settings.rounds_of(stage, is_paced=is_paced)
+        # A round of two variants has several blocks of either; alone, a CPU's time decides nothing.
+        has_many = not work.rival and (work.is_compared or not self.facts.is_host)
+        by_host = has_many and is_host_timed(self.setup.device, work.variant.case.regime)
+        return self.setup.settings.rounds_of(stage, is_paced=is_paced, by_host=by_host)
 
     def _note(
         self, work: Work, crew: Sequence[Process], answers: Sequence[tuple[Evidence, ...]]

@@ -28,7 +28,13 @@ from perfsuite.workers import messages
 from perfsuite.workers.messages import UNTOLD, Channel, Done, Ending
 
 # How a step is called where it fails, if not by its name.
-PHASES = {"check": "prepare", "describe": "start", "list": "listing the pack", "up": "start"}
+PHASES = {
+    "check": "prepare",
+    "match": "prepare",
+    "describe": "start",
+    "list": "listing the pack",
+    "up": "start",
+}
 TAIL_CHARACTERS = 4000
 # The stacks of all threads, a hundred frames each, with the names of all extension modules.
 _READ_BYTES = 256 << 10
@@ -340,9 +346,9 @@ class Slot(Closable):
             self.server = self._launched()
         return self._fork()
 
-    def close(self) -> None:
+    def close(self, grace_s: float = LEAVE_LIMIT_S) -> None:
         """End the server, which ends its workers."""
-        self.server.close(LEAVE_LIMIT_S)
+        self.server.close(grace_s)
 
     def _launched(self) -> Process:
         own = self._setup.accelerator

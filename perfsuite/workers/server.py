@@ -17,8 +17,9 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from importlib.machinery import ModuleSpec
+from itertools import zip_longest
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -31,6 +32,7 @@ from perfsuite.boundary import DisturbedError, PackError, PerfError, WrongResult
 from perfsuite.devices import protocol
 from perfsuite.devices.protocol import Device, Gang
 from perfsuite.devices.sass import forget_compiled
+from perfsuite.engine.check import Checked
 from perfsuite.engine.measure import Session
 from perfsuite.engine.trace import Anatomy, dissect, show_once
 from perfsuite.model import Accelerator, DeviceFacts, Evidence, Pack, Sampling, Status, Tree
@@ -76,9 +78,8 @@ def attend(channel: Channel, owner: object) -> None:
 class Server:
     """Forks, kills and reaps the workers of one slot, as its control socket asks."""
 
-    def __init__(self, control: Channel, *, before_fork: Callable[[], object]) -> None:
+    def __init__(self, control: Channel) -> None:
         self._control = control
-        self._before_fork = before_fork
         self._workers: set[int] = set()
 
     def run(self) -> None:
@@ -95,7 +96,6 @@ class Server:
         """Fork a worker; return its process id."""
         link, output = self._control.handles
         server = os.getpid()
-        self._before_fork()
         if pid := os.fork():
             self._workers.add(pid)
             # The worker's death must show as end of file on its socket: keep no copy of it here.
@@ -269,17 +269,25 @@ class Worker:
         session = opened(job, self._gang)
         self._job, self._device, self._sides = job, session.device, [session]
         if job.rival is not None:
-            rival = Session(session.device, session.case, job.rival, job.settings, job.seed)
-            self._sides.append(rival)
+            known = job.settings, job.seed, job.check_seed
+            self._sides.append(Session(session.device, session.case, job.rival, *known))
         for side in self._sides:
             side.announce = self._announce
         self._order.seed(job.seed)
         self._start_s = round(time.monotonic() - started, 6)
 
-    def do_check(self, is_thorough: bool) -> None:  # noqa: FBT001 - what a step takes
+    def do_check(self, is_thorough: bool) -> tuple[Checked, ...]:  # noqa: FBT001 - what a step takes
         """Build and check; others may do the same meanwhile."""
         for side in self._sides:
             side.check(is_thorough=is_thorough)
+            if self._gang and not is_thorough:
+                side.match()
+        return tuple(side.checked for side in self._sides)
+
+    def do_match(self, known: tuple[Checked, ...]) -> None:
+        """Match what another process found, or compare with the reference."""
+        for side, found in zip_longest(self._sides, known):
+            side.match(found)
 
     def do_prepare(self, sampling: Sampling | None) -> Sampling | None:
         """Calibrate and settle, with the device to itself; return how the variant is sampled."""
@@ -359,7 +367,8 @@ def opened(job: Job, gang: Gang | None = None) -> Session:
                 remedy=f"its cases are {', '.join(sorted(cases))}; did the pack change meanwhile?",
             )
     device = protocol.open_device(job.device, seed=job.seed, gang=gang, accelerator=job.accelerator)
-    return Session(device, cases[job.case], job.axes, job.settings, job.seed)
+    known = job.settings, job.seed, job.check_seed
+    return Session(device, cases[job.case], job.axes, *known)
 
 
 def _reason(error: BaseException) -> str:
@@ -499,20 +508,20 @@ def main() -> None:
     sys.path += [folder] if folder else []
     kind = protocol.device_class(sys.argv[2])
     # No pack: workers must be fresh.
-    for module in (*kind.preload, *own):
-        if importlib.util.find_spec(module):
-            importlib.import_module(module)
+    with kind.prepare_server():
+        for module in (*kind.preload, *own):
+            if importlib.util.find_spec(module):
+                importlib.import_module(module)
     # Triton hashes its own files before its first kernel: 200 MB, 0.7 s, which workers inherit.
     if key := getattr(sys.modules.get("triton.runtime.cache"), "triton_key", None):
         key()
-    kind.prepare_server()
     # It becomes the parent of what its workers leave behind, even in other sessions.
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     # What is imported now is shared with the workers; their collector need not touch it.
     gc.collect()
     gc.freeze()
     control.send(Done(raw(None), "up"))
-    Server(control, before_fork=kind.before_fork).run()
+    Server(control).run()
 
 
 if __name__ == "__main__":

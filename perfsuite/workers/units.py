@@ -8,20 +8,29 @@ import os
 import socket
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import ExitStack
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, suppress
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec import structs
 
-from perfsuite.boundary import DeviceError, UsageError, from_environment
+from perfsuite.boundary import DeviceError, PerfError, UsageError, from_environment
 from perfsuite.devices.protocol import automatic, listed
-from perfsuite.model import Accelerator, Gpu, Pack, Settings, Side, Variant, built_in
+from perfsuite.model import (
+    BUILT_IN_DEVICES,
+    Accelerator,
+    Gpu,
+    Pack,
+    Settings,
+    Side,
+    Variant,
+    built_in,
+)
 from perfsuite.packs.load import chosen_accelerator
-from perfsuite.store.files import Closable
-from perfsuite.workers.panel import Panel
-from perfsuite.workers.process import Code, Setup
+from perfsuite.store.files import Closable, refuse_few_files
+from perfsuite.workers.panel import FILES, Panel
+from perfsuite.workers.process import Code, Setup, Slot
 from perfsuite.workers.rank import gang_unit
 
 # Runs with another word here do not see each other's locks: for tests that measure nothing real.
@@ -39,43 +48,90 @@ def _anywhere(_item: object, _panel: Panel) -> int:
     return 0
 
 
+class Found(NamedTuple):
+    """A device and its GPUs, and the servers that start for some of them, by GPU."""
+
+    name: str
+    gpus: tuple[Gpu, ...]
+    slots: dict[tuple[Gpu, ...], list[Slot]]
+
+    def close(self) -> None:
+        """End the servers that nobody took."""
+        while self.slots:
+            for slot in self.slots.popitem()[1]:
+                slot.close(0.0)
+
+
+def found(device: str) -> Found:
+    """Return the device of the core that is meant, as far as no pack's is."""
+    name, gpus = automatic() if device == "auto" else (device, listed(device))
+    return Found(name, gpus, {})
+
+
+def started(device: str, settings: Settings) -> Found:
+    """Return the device that is meant, its servers about to start; raises DeviceError."""
+    here = found(device)
+    try:
+        for setup in _setups(here.name, here.gpus, settings):
+            refuse_few_files(FILES * setup.slots)
+            slots = here.slots[setup.gpus] = []
+            slots.extend(Slot(index, setup) for index in range(setup.slots))
+    except BaseException:
+        here.close()
+        raise
+    return here
+
+
+def _setups(device: str, gpus: Sequence[Gpu], settings: Settings) -> list[Setup]:
+    """Return the units of one product, or the one device, without packs."""
+    setup = Setup(device=device, slots=settings.processes, settings=settings)
+    return [replace(setup, gpus=(gpu,)) for gpu in next(iter(products_of(gpus)), ())] or [setup]
+
+
 def open_panels(
-    device: str, packs: Sequence[Pack], settings: Settings, stack: ExitStack
+    device: str,
+    packs: Sequence[Pack],
+    settings: Settings,
+    stack: ExitStack,
+    here: Found | None = None,
 ) -> tuple[Panel, ...]:
     """Open panels on all units of one product, or on the one device named; raises DeviceError.
 
     A unit is locked while its panel is open, so that two runs of a node never measure each other.
+    Servers that are ``here`` and fit are taken.
     """
-    device, gpus, own = resolved(device, packs)
-    setup = Setup(
-        device=device,
-        accelerator=own,
-        slots=settings.processes,
-        settings=settings,
-        origins={pack.name: pack.origin for pack in packs if not pack.error},
-        kernels=tuple(kernel for pack in packs for kernel in pack.kernels),
-    )
-    setups = [replace(setup, gpus=(gpu,)) for gpu in next(iter(products_of(gpus)), ())]
+    here = here or found(device)
+    device, gpus, own = resolved(device, packs, here)
+    code: dict[str, Any] = {
+        "origins": {pack.name: pack.origin for pack in packs if not pack.error},
+        "kernels": tuple(kernel for pack in packs for kernel in pack.kernels),
+    }
+    setups = _setups(device, gpus, settings)
     if own:
         owns = [structs.replace(own, units=(unit,)) for unit in own.units]
-        setups = [replace(setup, accelerator=each) for each in owns]
+        setups = [replace(setups[0], accelerator=each) for each in owns]
     panels = []
-    for each in setups or [setup]:
-        panel = stack.enter_context(Panel(each))
+    for each in setups:
+        slots = () if own else here.slots.get(each.gpus, ())
+        panel = stack.enter_context(Panel(replace(each, **code), slots=slots))
+        if slots:  # they are the panel's now
+            del here.slots[each.gpus]
         # A server sees its own unit only: how many there are is known here.
-        panel.facts = structs.replace(panel.facts, gpus=len(setups))
+        panel.facts = structs.replace(panel.facts, gpus=len(setups) if gpus or own else 0)
         stack.enter_context(lock(panel.facts.unit))
         panels.append(panel)
     return tuple(panels)
 
 
-def resolved(device: str, packs: Sequence[Pack]) -> tuple[str, tuple[Gpu, ...], Accelerator | None]:
+def resolved(
+    device: str, packs: Sequence[Pack], here: Found | None = None
+) -> tuple[str, tuple[Gpu, ...], Accelerator | None]:
     """Return the name of the device that is meant, and its GPUs or the pack's device.
 
     ``auto`` takes the GPUs, else a device that a pack brings, else the CPU: a pack that is
     installed changes nothing where there are GPUs. Raises DeviceError where there is none.
     """
-    name, gpus = automatic() if device == "auto" else (device, listed(device))
+    name, gpus, _ = here or found(device)
     if (unit := built_in(name).unit) and not gpus:
         raise DeviceError(
             f"there is no {unit} on this machine, or its driver does not answer",
@@ -90,24 +146,23 @@ def resolved(device: str, packs: Sequence[Pack]) -> tuple[str, tuple[Gpu, ...], 
 
 
 def products_of(gpus: Sequence[Gpu]) -> tuple[tuple[Gpu, ...], ...]:
-    """Return the GPUs by product and board, the first one's first: a run has one SKU."""
-    found: dict[tuple[str, str], list[Gpu]] = {}
+    """Return the GPUs by product, the first one's first: a run has one SKU."""
+    found: dict[str, list[Gpu]] = {}
     for gpu in gpus:
-        found.setdefault((gpu.name, gpu.board), []).append(gpu)
+        found.setdefault(gpu.name, []).append(gpu)
     return tuple(map(tuple, found.values()))
 
 
-def idle_gpus(panels: Sequence[Panel]) -> Iterator[str]:
+def idle_gpus(panels: Sequence[Panel], gpus: Sequence[Gpu]) -> Iterator[str]:
     """Yield which GPUs of this node the run does not use: one run is of one SKU."""
     used = [gpu for panel in panels for gpu in panel.setup.gpus]
     device = panels[0].setup.device
-    for others in products_of(listed(device)) if used else ():
+    for others in products_of(gpus) if used else ():
         if others[0] not in used:
             uuids = ",".join(gpu.uuid for gpu in others)
             yield (
-                f"{len(others)} x {others[0].name} ({others[0].board or 'board unknown'}) not "
-                "used: a run is of one SKU; for the other, run with "
-                f"{built_in(device).visible}={uuids}"
+                f"{len(others)} x {others[0].name} not used: a run is of one SKU; for the other, "
+                f"run with {built_in(device).visible}={uuids}"
             )
 
 
@@ -153,6 +208,13 @@ def units_of(panels: Sequence[Panel], variants: Sequence[Variant]) -> dict[str, 
         units = _units(panels, ranks)
         named.setdefault(gang_unit(units), f"{len(set(units))} x {panels[0].facts.name}")
     return named
+
+
+def boards_of(panels: Sequence[Panel], variants: Sequence[Variant]) -> dict[str, str]:
+    """Return the boards of all units that measure these variants, of a gang each that is in it."""
+    own = {panel.facts.unit: panel.facts.identity.get("board", "") for panel in panels}
+    gangs = [_units(panels, n) for n in {variant.ranks for variant in variants if variant.is_gang}]
+    return own | {gang_unit(units): " + ".join(sorted({own[u] for u in units})) for units in gangs}
 
 
 def _units(panels: Sequence[Panel], ranks: int) -> list[str]:
@@ -234,6 +296,15 @@ class Panels(Closable):
         self._stack = ExitStack()
         self._opened: tuple[Panel, ...] = ()
         self._settings: Settings | None = None
+        self._begun: tuple[Settings, Future[Found]] | None = None
+        self.gpus: tuple[Gpu, ...] = ()
+
+    def begin(self, device: str, settings: Settings) -> None:
+        """Have servers start while packs are listed; of a pack's device they cannot be known."""
+        if device == "auto" or device in BUILT_IN_DEVICES:
+            pool = ThreadPoolExecutor(1)
+            self._begun = settings, pool.submit(started, device, settings)
+            pool.shutdown(wait=False)
 
     def of(
         self, device: str, packs: Sequence[Pack], settings: Settings, sides: Mapping[Side, Code]
@@ -243,9 +314,10 @@ class Panels(Closable):
         Device and packs are the same in all runs; a run that was resumed may have other settings.
         """
         if self._settings != settings:
-            self.close()
-            self._opened = open_panels(device, packs, settings, self._stack)
-            self._settings = settings
+            here = self._here(device, settings)
+            self._opened = open_panels(device, packs, settings, self._stack, here)
+            self._settings, self.gpus = settings, here.gpus
+            here.close()
         for panel in self._opened:
             panel.compare(sides)
         return self._opened
@@ -254,3 +326,17 @@ class Panels(Closable):
         """End the servers, and let other runs have the device."""
         self._opened, self._settings = (), None
         self._stack.close()
+        begun, self._begun = self._begun, None
+        with suppress(PerfError):  # whoever needs the device is told
+            if begun:
+                begun[1].result().close()
+
+    def _here(self, device: str, settings: Settings) -> Found:
+        """Return the device, with the servers that were begun if they are of these settings."""
+        begun, self._begun = self._begun, None
+        self.close()
+        here = begun[1].result() if begun else found(device)
+        if begun and begun[0] != settings:
+            here.close()
+        self._stack.callback(here.close)
+        return here

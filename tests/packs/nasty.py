@@ -157,6 +157,25 @@ def fail(ctx: Any, how: str) -> Workload:
     )
 
 
+@perfsuite.case(axes={"how": ["wrong", "off"]}, source="made up for tests")
+def odd_one(ctx: Any, how: str) -> Workload:
+    """Return something else in the workers of one server, wrong or a little off."""
+    folder = Path(os.environ["PERFSUITE_TEST_TRACE"])
+    is_odd = (folder / f"odd {os.getppid()}").exists()
+
+    def reference(values: list[float]) -> list[float]:
+        (folder / f"reference {how} {os.getppid()} {ctx.seed}").touch()
+        return _double(values)
+
+    by = {"wrong": 1.5, "off": 1 + 1e-9}[how] if is_odd else 1.0
+    return Workload(
+        fn=lambda values: [by * value for value in _double(values)],
+        make_inputs=lambda rng: (rng.randn(8),),
+        reference=reference,
+        wrong=lambda values: [-value for value in values],
+    )
+
+
 @perfsuite.case(axes={"n": [1]}, source="made up for tests")
 def orphan(ctx: Any, n: int) -> Workload:
     """Measure well, and leave a process in a session of its own behind."""
@@ -173,4 +192,4 @@ def orphan(ctx: Any, n: int) -> Workload:
 @perfsuite.hookimpl
 def perf_cases() -> Sequence[Case]:
     """Return the pack's cases."""
-    return [fail, orphan]
+    return [fail, odd_one, orphan]

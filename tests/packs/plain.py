@@ -87,9 +87,6 @@ WAYS: dict[str, Way] = {
 )
 def plain(ctx: Any, *, way: str) -> Workload:
     """Do something with data that are no tensors."""
-    from perfsuite.devices.cpu import CpuDevice
-
-    CpuDevice.foreign_most = math.inf  # others may take this machine
     fn, reference, make_inputs = WAYS[way]
     return Workload(
         fn=fn,

@@ -13,7 +13,7 @@ from perfsuite_memory import atomics, scan_sort_topk
 import perfsuite
 from perfsuite.devices.protocol import open_device
 
-BASELINE = Path(__file__).parents[3] / "baselines" / "nvidia-h200-0282-001" / "memory.json"
+BASELINE = Path(__file__).parents[3] / "baselines" / "nvidia-h200" / "memory.json"
 
 
 def _held(case: perfsuite.Case, **axes: int | str) -> int:
