@@ -353,9 +353,8 @@ def confirmed(run: Run) -> list[str]:
 
 
 def test_a_change_of_the_code_is_found_on_a_card_never_seen(
-    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+    elsewhere: Path,
 ) -> None:
-    monkeypatch.setitem(sys.modules["perfsuite.explain.trace"].LIMITS_S, "is unclear", -1.0)
     write(elsewhere, speed=A_LITTLE_SLOWER)
     outcome = measure(elsewhere)
     run = outcome.run
@@ -363,8 +362,9 @@ def test_a_change_of_the_code_is_found_on_a_card_never_seen(
     slower = verdicts(run)["two"]
     assert slower.confirmation == "A against B"
     assert slower.changes[0].theta == pytest.approx(0.04, abs=0.005)
-    # What pairs decide needs no other processes, and is traced.
-    assert not confirmed(run)
+    # What pairs decide needs no other processes: those of the tree are kept, and it is traced.
+    assert confirmed(run) == [slower.variant]
+    assert len(entries_of(run)[slower.variant].metrics["time_us"].values[run.facts.unit]) == 6
     assert sum("impl=two" in trace.variant for trace in run.traces) == 1
     # Pairs are part of what the run took; what was measured for it is nobody's last run.
     assert run.wall_s > run.phases_s["pairs"] > 0

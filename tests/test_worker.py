@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,7 +38,7 @@ from perfsuite.model import (
 from perfsuite.testing.fake import FakeDevice
 from perfsuite.workers import messages as wire
 from perfsuite.workers import process
-from perfsuite.workers.server import Worker, attend
+from perfsuite.workers.server import Late, Worker, attend
 
 PACKS = Path(__file__).parent / "packs"
 LIMIT_S = 20
@@ -66,7 +69,29 @@ def conversation(*requests: wire.Message | str) -> Iterator[tuple[Worker, wire.C
     with ours, theirs:
         for request in requests:
             ours.send(wire.Call(request) if isinstance(request, str) else request)
-        yield Worker(theirs), ours
+        yield Worker(theirs, bool), ours
+
+
+def test_a_server_imports_what_a_worker_had_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow_to_import.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    late = Late(["slow_to_import", "there_is_no_such_module"])
+    for imports in (False, True):
+        late.catch_up()
+        assert "slow_to_import" not in sys.modules
+        if not (worker := os.fork()):
+            if imports:
+                importlib.import_module("slow_to_import")
+            late.tell()
+            os._exit(0)
+        os.waitpid(worker, 0)
+    late.catch_up()
+    assert sys.modules.pop("slow_to_import")
+    late.tell()
+    late.catch_up()
+    assert "slow_to_import" not in sys.modules  # once
 
 
 def value_of(message: wire.Message | None) -> Any:

@@ -188,12 +188,14 @@ class Device(ABC):
     ``settle_s`` how long it is worth waiting for that. ``foreign_most`` is the load by others, in
     percent of what a workload uses, that a block may bear; ``untimed`` says why a sample has no
     time. ``busy_s`` and ``spun_s`` are how long samples and their pacing have taken so far.
-    ``preload`` names what a server imports for its workers besides the device's own module, and
+    ``preload`` names what a server imports for its workers besides the device's own module,
+    ``late`` what it imports once a worker has,
     ``backend`` torch's way for its ranks to meet, if they do, ``rank_place`` torch's name for what
     each of them has one of to itself, if they have.
     """
 
     preload: ClassVar[tuple[str, ...]] = ()
+    late: ClassVar[tuple[str, ...]] = ()
     backend: ClassVar[str] = ""
     rank_place: ClassVar[str] = ""
     name: str

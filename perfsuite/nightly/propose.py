@@ -17,7 +17,6 @@ from perfsuite.judge.noise import entries_of
 from perfsuite.model import (
     BaselineEntry,
     Change,
-    Confirmation,
     Run,
     Source,
     Stage,
@@ -281,9 +280,6 @@ def _no_level(one: VariantRun) -> str:
     # Nothing decided, of another kind, or over an author's limit, which no baseline would repair.
     if verdict.word in {Word.UNCLEAR, Word.INCOMPARABLE, Word.OVER_BUDGET}:
         return f"{verdict.word}: {verdict.reason}"
-    is_fresh = one.result(Stage.CONFIRM) is not None
-    if verdict.confirmation is Confirmation.IN_TURNS and not is_fresh:
-        return "decided in turns: its screen was chosen for its time"
     return ""
 
 

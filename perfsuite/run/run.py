@@ -867,6 +867,8 @@ class _Work:
             if answer is not None and answer.in_turns and one.id not in of_one:
                 mine = fresh.get(one.id, verdicts[one.id])
                 self.answers[one.id] = self._answer(answer, mine, one)
+                if ended.last:  # what is accepted is not the screen alone, chosen for its time
+                    self.file.append(replace(ended.last, stage=Stage.CONFIRM))
             elif answer and answer.reasons and one.id not in of_one:
                 self.unanswered[one.id] = answer.reasons[-1]
             else:

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.machinery import ModuleSpec
 from itertools import zip_longest
 from pathlib import Path
@@ -75,11 +75,32 @@ def attend(channel: Channel, owner: object) -> None:
         channel.send(Done(raw(value), call.step))
 
 
+class Late:
+    """Modules that take seconds to import: a server does it once a worker had to."""
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        self._modules = modules
+        self._needs, self._needed = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def tell(self) -> None:
+        """Let the server, whose worker this process is, import what this one had to."""
+        if any(name in sys.modules for name in self._modules):
+            with contextlib.suppress(BlockingIOError):
+                os.write(self._needed, b"!")
+
+    def catch_up(self) -> None:
+        """Import what a worker told of."""
+        with contextlib.suppress(BlockingIOError):
+            if os.read(self._needs, 1):
+                load(self._modules)
+                self._modules = ()
+
+
 class Server:
     """Forks, kills and reaps the workers of one slot, as its control socket asks."""
 
-    def __init__(self, control: Channel) -> None:
-        self._control = control
+    def __init__(self, control: Channel, late: Sequence[str] = ()) -> None:
+        self._control, self._late = control, Late(late)
         self._workers: set[int] = set()
 
     def run(self) -> None:
@@ -96,6 +117,7 @@ class Server:
         """Fork a worker; return its process id."""
         link, output = self._control.handles
         server = os.getpid()
+        self._late.catch_up()
         if pid := os.fork():
             self._workers.add(pid)
             # The worker's death must show as end of file on its socket: keep no copy of it here.
@@ -111,7 +133,7 @@ class Server:
             os.dup2(output, 1)
             os.dup2(output, 2)
             os.close(output)
-            serve(Channel(socket.socket(fileno=link)))
+            serve(Channel(socket.socket(fileno=link)), self._late.tell)
         finally:
             os._exit(1)
 
@@ -154,17 +176,28 @@ def _prctl(option: int, value: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
-def serve(connection: Channel) -> NoReturn:
+def load(modules: Iterable[str]) -> None:
+    """Import what there is of these, to be shared with workers."""
+    for module in modules:
+        if importlib.util.find_spec(module):
+            importlib.import_module(module)
+    # The workers' collector need not touch it.
+    gc.collect()
+    gc.freeze()
+
+
+def serve(connection: Channel, tell: Callable[[], object]) -> NoReturn:
     """Do what the panel asks until it lets go; leaves the process, without exit handlers.
 
-    Standard output and error are expected to be the worker's own file already.
+    Standard output and error are expected to be the worker's own file already. ``tell`` is called
+    when a variant was checked.
     """
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(OOM_SCORE, encoding="ascii")
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # files, as promised
     padding = bytearray(random.SystemRandom().randrange(PADDING_BYTES))
-    worker = Worker(connection)
+    worker = Worker(connection, tell)
     code = 0
     try:
         attend(connection, worker)
@@ -190,8 +223,8 @@ def serve(connection: Channel) -> NoReturn:
 class Worker:
     """Does one step after the other; between two steps it knows its job, device and session."""
 
-    def __init__(self, connection: Channel) -> None:
-        self._connection = connection
+    def __init__(self, connection: Channel, tell: Callable[[], object]) -> None:
+        self._connection, self._tell = connection, tell
         self._device: Device | None = None
         self._gang: Gang | None = None
         # A Job and its Session, and its rival's, once a variant was started.
@@ -282,6 +315,7 @@ class Worker:
             side.check(is_thorough=is_thorough)
             if self._gang and not is_thorough:
                 side.match()
+        self._tell()
         return tuple(side.checked for side in self._sides)
 
     def do_match(self, known: tuple[Checked, ...]) -> None:
@@ -509,19 +543,14 @@ def main() -> None:
     kind = protocol.device_class(sys.argv[2])
     # No pack: workers must be fresh.
     with kind.prepare_server():
-        for module in (*kind.preload, *own):
-            if importlib.util.find_spec(module):
-                importlib.import_module(module)
+        load((*kind.preload, *own))
     # Triton hashes its own files before its first kernel: 200 MB, 0.7 s, which workers inherit.
     if key := getattr(sys.modules.get("triton.runtime.cache"), "triton_key", None):
         key()
     # It becomes the parent of what its workers leave behind, even in other sessions.
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    # What is imported now is shared with the workers; their collector need not touch it.
-    gc.collect()
-    gc.freeze()
     control.send(Done(raw(None), "up"))
-    Server(control).run()
+    Server(control, kind.late).run()
 
 
 if __name__ == "__main__":
