@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from against_data import (
     repository_at,
     verdicts,
     words,
+    write,
 )
 from msgspec import structs
 from store_data import FACTS
@@ -101,13 +101,6 @@ def missing(folder: Path, **fields: Any) -> dict[str, str]:
     with ExitStack() as stack:
         found = open_sides(config, config.variants, stack).missing
     return {name: str(reason.facts["why"]) for name, reason in found.items()}
-
-
-def write(folder: Path, **files: str) -> None:
-    for name, text in files.items():
-        (folder / f"{name}.py").write_text(text, encoding="utf-8")
-    # A file of the same second and size would count as the one that was compiled.
-    shutil.rmtree(folder / "__pycache__", ignore_errors=True)
 
 
 # Beside a revision that was asked for.

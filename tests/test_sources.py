@@ -12,12 +12,22 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from against_data import BEFORE, PACK, PLANTED, ROOT, asked, commit, git, repository_at, words
+from against_data import (
+    BEFORE,
+    PACK,
+    PLANTED,
+    ROOT,
+    asked,
+    commit,
+    git,
+    repository_at,
+    words,
+    write,
+)
 from msgspec import structs
 from test_runner import Log
 
@@ -118,7 +128,7 @@ def test_a_clean_commit_and_a_changed_tree_are_told_apart(project: Path) -> None
         (project / name).touch()
     (project / "baselines/cpu/acme.json").write_text("{}", encoding="utf-8")
     assert not now(project, report=project / "reports").is_changed
-    (project / "speed.py").write_text(PLANTED, encoding="utf-8")
+    write(project, speed=PLANTED)
     (project / "new.py").write_text("x = 1\n", encoding="utf-8")
     (project / "odd *[name]\n.py").touch()
     repository_at(project / "nested")
@@ -152,7 +162,7 @@ def test_a_code_file_alone_that_git_does_not_know_changes_the_tree(project: Path
 def test_keeping_a_tree_leaves_all_of_the_user_s_as_it_is(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (project / "speed.py").write_text(PLANTED, encoding="utf-8")
+    write(project, speed=PLANTED)
     git(project, "stash")
     (project / "staged.py").write_text("x = 1\n", encoding="utf-8")
     git(project, "add", "staged.py")
@@ -193,7 +203,7 @@ def test_what_cannot_be_kept_is_noted_and_costs_no_verdict(
     monkeypatch.setattr(store, "MOST_UNKNOWN_BYTES", (1 << 20) - 1)
     (project / "weights.bin").write_bytes(b"0" * (1 << 20))
     assert not measure(project).run.sources["acme"].is_changed
-    (project / "speed.py").write_text(PLANTED, encoding="utf-8")
+    write(project, speed=PLANTED)
     run = measure(project).run
     assert run.sources["acme"] == Source(is_changed=True)
     assert run.verdicts
@@ -254,7 +264,7 @@ def test_refs_of_old_runs_go_unless_something_needs_them(
 def test_a_changed_tree_is_accepted_only_by_who_says_so(project: Path) -> None:
     baselines = project / "baselines"
     measure(project, accept=True)
-    (project / "speed.py").write_text(PLANTED, encoding="utf-8")
+    write(project, speed=PLANTED)
     with pytest.raises(UsageError, match="in no commit") as caught:
         measure(project, accept=True)
     assert "--allow-dirty" in caught.value.remedy
@@ -278,9 +288,9 @@ def test_a_changed_tree_is_accepted_only_by_who_says_so(project: Path) -> None:
 
 def test_side_a_is_the_code_that_an_entry_comes_from(project: Path) -> None:
     first = measure(project).run
-    (project / "speed.py").write_text(HALFWAY, encoding="utf-8")
+    write(project, speed=HALFWAY)
     changed = measure(project).run
-    (project / "speed.py").write_text(PLANTED, encoding="utf-8")
+    write(project, speed=PLANTED)
     config = asked(project)
     for run in (first, changed):
         source = run.sources["acme"]
@@ -311,7 +321,6 @@ def test_on_a_host_stored_times_decide_nothing_and_pairs_with_changed_code_do(
     monkeypatch.setitem(
         BUILT_IN_DEVICES, "fake", structs.replace(BUILT_IN_DEVICES["fake"], is_host=True)
     )
-    write = partial((project / "speed.py").write_text, encoding="utf-8")
 
     def kinds(run: Run) -> dict[str, list[str]]:
         found = {each.variant.partition("impl=")[2].rstrip("]"): each for each in run.verdicts}
@@ -323,12 +332,12 @@ def test_on_a_host_stored_times_decide_nothing_and_pairs_with_changed_code_do(
     assert not any(each.changes for each in again.verdicts)
     assert {len(each.last.evidence) for each in again.variants if each.last} == {1}
     assert "2 variants: same code, not timed against it" in again.notes
-    write(PLANTED)
+    write(project, speed=PLANTED)
     planted = measure(project, settings=PAIRS).run
     assert words(planted) == {"one": "same", "two": "slower"}
     assert all(each.in_turns for each in planted.verdicts)
     # What moved furthest comes first; the other has no pairs, whatever its stored time is.
-    write(PLANTED.replace("100.0", "110.00"))
+    write(project, speed=PLANTED.replace("100.0", "110.0"))
     monkeypatch.setattr("perfsuite.run.run.MOST_PAIRED", 1)
     few = measure(project, settings=PAIRS).run
     assert words(few) == {"one": "unclear", "two": "slower"}
@@ -341,9 +350,9 @@ def test_on_a_host_stored_times_decide_nothing_and_pairs_with_changed_code_do(
 
 
 def test_a_change_beside_a_changed_tree_that_was_kept_is_found(project: Path) -> None:
-    (project / "speed.py").write_text(HALFWAY, encoding="utf-8")
+    write(project, speed=HALFWAY)
     source = measure(project).run.sources["acme"]
-    (project / "speed.py").write_text(PLANTED, encoding="utf-8")
+    write(project, speed=PLANTED)
     assert words(measured_beside(asked(project, settings=PAIRS), source)) == {
         "one": "same",
         "two": "slower",

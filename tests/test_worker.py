@@ -75,9 +75,10 @@ def conversation(*requests: wire.Message | str) -> Iterator[tuple[Worker, wire.C
 def test_a_server_imports_what_a_worker_had_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "slow_to_import.py").touch()
+    text = "from functools import cache\n@cache\ndef key():\n    return 1\n"
+    (tmp_path / "slow_to_import.py").write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
-    late = Late(["slow_to_import", "there_is_no_such_module"])
+    late = Late(["slow_to_import", "no_such_module", "slow_to_import:key", "slow_to_import:none"])
     for imports in (False, True):
         late.catch_up()
         assert "slow_to_import" not in sys.modules
@@ -88,7 +89,14 @@ def test_a_server_imports_what_a_worker_had_to(
             os._exit(0)
         os.waitpid(worker, 0)
     late.catch_up()
-    assert sys.modules.pop("slow_to_import")
+    slow = sys.modules["slow_to_import"]
+    assert slow.key.cache_info().currsize == 0
+    slow.key()
+    late.tell()
+    slow.key.cache_clear()
+    late.catch_up()
+    assert slow.key.cache_info().currsize == 1
+    del sys.modules["slow_to_import"]
     late.tell()
     late.catch_up()
     assert "slow_to_import" not in sys.modules  # once

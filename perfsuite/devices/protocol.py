@@ -189,7 +189,7 @@ class Device(ABC):
     percent of what a workload uses, that a block may bear; ``untimed`` says why a sample has no
     time. ``busy_s`` and ``spun_s`` are how long samples and their pacing have taken so far.
     ``preload`` names what a server imports for its workers besides the device's own module,
-    ``late`` what it imports once a worker has,
+    ``late`` what it imports once a worker has, or ``module:function`` that it calls then,
     ``backend`` torch's way for its ranks to meet, if they do, ``rank_place`` torch's name for what
     each of them has one of to itself, if they have.
     """

@@ -76,24 +76,34 @@ def attend(channel: Channel, owner: object) -> None:
 
 
 class Late:
-    """Modules that take seconds to import: a server does it once a worker had to."""
+    """What takes seconds: a server does it once a worker had to, for all workers after.
 
-    def __init__(self, modules: Sequence[str]) -> None:
-        self._modules = modules
+    ``things`` are modules to import, or ``module:function`` whose answer is kept by lru_cache.
+    """
+
+    def __init__(self, things: Sequence[str]) -> None:
+        self._left = {bytes([place]): thing for place, thing in enumerate(things)}
         self._needs, self._needed = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def tell(self) -> None:
-        """Let the server, whose worker this process is, import what this one had to."""
-        if any(name in sys.modules for name in self._modules):
-            with contextlib.suppress(BlockingIOError):
-                os.write(self._needed, b"!")
+        """Let the server, whose worker this process is, do what this one had to."""
+        for key, thing in self._left.items():
+            module, _, name = thing.partition(":")
+            function = getattr(sys.modules.get(module), name, None)
+            info = getattr(function, "cache_info", None)
+            is_done = info().currsize if info else not name
+            if module in sys.modules and is_done:
+                with contextlib.suppress(BlockingIOError):
+                    os.write(self._needed, key)
 
     def catch_up(self) -> None:
-        """Import what a worker told of."""
+        """Do what a worker told of."""
         with contextlib.suppress(BlockingIOError):
-            if os.read(self._needs, 1):
-                load(self._modules)
-                self._modules = ()
+            while key := os.read(self._needs, 1):
+                module, _, name = self._left.pop(key, "").partition(":")
+                if module:
+                    load([module])
+                    getattr(sys.modules[module], name, bool)()
 
 
 class Server:
@@ -544,9 +554,6 @@ def main() -> None:
     # No pack: workers must be fresh.
     with kind.prepare_server():
         load((*kind.preload, *own))
-    # Triton hashes its own files before its first kernel: 200 MB, 0.7 s, which workers inherit.
-    if key := getattr(sys.modules.get("triton.runtime.cache"), "triton_key", None):
-        key()
     # It becomes the parent of what its workers leave behind, even in other sessions.
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     control.send(Done(raw(None), "up"))
