@@ -54,9 +54,9 @@ CORE_PATH = (
 # when this was written may not grow: each step lowers its number, and drops it at the limit.
 CORE_ALARM = 9_700
 TODAY = {
-    "core": 14_100,
+    "core": 13_860,
     "features": 3_860,
-    "core path": 5_300,
+    "core path": 5_260,
     "tests": 16_860,
     "modules": 83,
 }
