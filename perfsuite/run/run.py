@@ -241,7 +241,8 @@ class Judging:
     def _settled(self, verdict: Verdict, one: VariantRun, run: Run) -> Verdict:
         """Return the verdict, knowing whether the code is the very same."""
         if is_by_stored_time(verdict):
-            return _on_host(verdict, is_same=is_one_code(one, run))
+            told, is_same = _on_host(verdict, is_same=is_one_code(one, run)), is_one_code(one, run)
+            return self.environment(told, one, run) if is_same and told.word.moved else told
         is_open = verdict.changes and (verdict.word.moved or verdict.word is Word.UNCLEAR)
         if verdict.in_turns or not is_open or not is_one_code(one, run):
             return verdict
@@ -256,7 +257,9 @@ class Judging:
         kind = "environment" if others else "environment_unknown"
         reason = because(kind, code=str(one.expected.source_a), differing=others)
         is_past_gate = any(
-            each.low > each.threshold and each.theta > each.gate for each in verdict.changes
+            each.low > each.threshold and each.theta > each.gate
+            for each in verdict.changes
+            if not (each.degrees and is_by_stored_time(verdict))
         )
         return replace(
             verdict,
@@ -290,8 +293,7 @@ def _on_host(verdict: Verdict, *, is_same: bool) -> Verdict:
     is_lost = any(reason.kind == "lost" for reason in verdict.reasons)
     if verdict.word is not Word.UNCLEAR or is_lost or not is_same:
         return verdict
-    reasons = (because("not_timed"),)
-    return replace(verdict, word=Word.SAME_CODE, reasons=reasons, fails=False)
+    return replace(verdict, word=Word.SAME_CODE, reasons=(because("not_timed"),), fails=False)
 
 
 def _untimed_note(verdicts: Sequence[Verdict]) -> Iterator[str]:
@@ -887,18 +889,20 @@ class _Work:
 
     def _answer(self, answer: Verdict, mine: Verdict, one: VariantRun) -> Verdict:
         """Return what pairs say of the code and stored numbers of its environment."""
-        code = str(one.expected.source_a)
-        same = because("same_in_turns", revision=answer.source, code=code)
+        same = because("same_in_turns", revision=answer.source, code=str(one.expected.source_a))
+        # Of what is counted both sides have the same, or the pairs would say that it moved.
+        is_counted = any(change.theta and not change.degrees for change in mine.changes)
+        if is_counted and (answer.word.stayed or answer.word is Word.UNCLEAR):
+            mine = replace(mine, confirmation=Confirmation.IN_TURNS)
+            return self.judging.environment(mine, one, self.file.run)
         if not answer.word.stayed:
             return answer
         if any(reason.kind == "lost" for reason in mine.reasons):
             return replace(mine, reasons=(same, *mine.reasons))
-        if is_by_stored_time(mine) and not mine.word.moved:
-            return answer
+        if not mine.word.moved and (is_by_stored_time(mine) or is_known(one, mine)):
+            return replace(answer, reasons=(same, *answer.reasons))
         if not is_known(one, mine):
             return replace(answer, word=Word.SAME_CODE, reasons=(same, *answer.reasons))
-        if not mine.word.moved:
-            return replace(answer, reasons=(same, *answer.reasons))
         mine = replace(mine, confirmation=Confirmation.IN_TURNS)
         return self.judging.environment(mine, one, self.file.run)
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from msgspec import structs
 
-from perfsuite.boundary import DeviceError, PerfError, UsageError, from_environment
+from perfsuite.boundary import DeviceError, UsageError, from_environment
 from perfsuite.devices.protocol import automatic, listed
 from perfsuite.model import (
     BUILT_IN_DEVICES,
@@ -330,7 +330,7 @@ class Panels(Closable):
         self._opened, self._settings = (), None
         self._stack.close()
         begun, self._begun = self._begun, None
-        with suppress(PerfError):  # whoever needs the device is told
+        with suppress(Exception):  # whoever needs the device is told
             if begun:
                 begun[1].result().close()
 
