@@ -18,9 +18,12 @@ TRIALS = 300
 US = 444.0
 
 
-def shift(a: list[Timing], b: list[Timing], limits: Limits = LIMITS["paced"]) -> Shift:
+Side = list[Timing]
+
+
+def shift(a: Side, b: Side, limits: Limits = LIMITS["paced"], call: int = LOOKS.call) -> Shift:
     follows = 0.5 if limits is LIMITS["paced"] else None
-    return shift_of(a, b, limits=limits, policy=Policy(), follows=follows, call=LOOKS.call)
+    return shift_of(a, b, limits=limits, policy=Policy(), follows=follows, call=call)
 
 
 def play(
@@ -46,21 +49,6 @@ def words(
     found = [play(process, by, limits) for _ in range(TRIALS)]
     pairs = sum(count for _, count, _ in found) / TRIALS
     return Counter(word for word, _, _ in found), pairs, sorted(x for *_, x in found)
-
-
-def test_a_quiet_kernel_s_half_percent_is_found_and_nothing_else() -> None:
-    chosen = random.Random(1)  # noqa: S311 - noise, not a secret
-
-    def process() -> float:
-        return chosen.gauss(0.0, 0.001)
-
-    unchanged, pairs, size = words(process, 0.0)
-    assert unchanged == {Word.SAME: TRIALS}
-    assert pairs < 5
-    assert size[int(0.9 * TRIALS)] <= 0.005  # of nine in ten no more may be hidden
-    for by, word in ((0.005, Word.SLOWER), (-0.005, Word.FASTER)):
-        assert words(process, by)[0][word] >= 0.9 * TRIALS
-    assert words(process, 0.01)[0][Word.SLOWER] >= 0.99 * TRIALS
 
 
 def test_a_kernel_of_two_modes_is_called_by_none_of_them() -> None:

@@ -14,15 +14,15 @@ from typing import NamedTuple
 
 import msgspec
 import pytest
+from test_pairs import LOOKS, shift
 
-from perfsuite.judge.compare import Policy, Shift, shift_of
+from perfsuite.judge.compare import Shift
 from perfsuite.judge.noise import Timing
-from perfsuite.judge.rule import LIMITS, looks_of, needs_pairs, within
-from perfsuite.model import Regime, Settings, Verdict, Word
+from perfsuite.judge.rule import LIMITS, needs_pairs, within
+from perfsuite.model import Regime, Verdict, Word
 from perfsuite.prove.page import AGREE
 
 BASELINES = Path(__file__).parents[1] / "baselines"
-LOOKS = looks_of(Settings())
 # What a baseline has of a card, and what a night takes before pairs.
 STORED, SCREENED = 3, 2
 NIGHTS = 600
@@ -84,8 +84,8 @@ class Nights:
                 self._side(kernel, card, STORED, f"b{index}") for index, card in enumerate(cards)
             ]
             before = [one for side in known for one in side] if self.others else home
-            found = self._shift(before, self._side(kernel, level + self.by, SCREENED, "a"))
-            if not needs_pairs(self._verdict(found, in_turns=False)):
+            found = shift(before, self._side(kernel, level + self.by, SCREENED, "a"), call=0)
+            if not needs_pairs(Verdict(variant="", word=found.word, changes=(found.change,))):
                 self._count(found)
                 return
         self.paired += 1
@@ -93,23 +93,15 @@ class Nights:
         for _ in range(0, LOOKS.most, LOOKS.step):
             sides[0].extend(self._side(kernel, level, LOOKS.step, "a"))
             sides[1].extend(self._side(kernel, level + self.by, LOOKS.step, "a"))
-            found = self._shift(*sides, call=LOOKS.call)
-            if not needs_pairs(self._verdict(found, in_turns=True)):
+            found = shift(*sides)
+            one = Verdict(variant="", word=found.word, changes=(found.change,), in_turns=True)
+            if not needs_pairs(one):
                 break
         self._count(found)
 
     def _side(self, kernel: Kernel, level: float, count: int, unit: str) -> list[Timing]:
         rows = [100 * math.exp(level + self.drawn.choice(kernel.processes)) for _ in range(count)]
         return [Timing(unit, time_us, 1_900 * time_us) for time_us in rows]
-
-    @staticmethod
-    def _shift(a: list[Timing], b: list[Timing], call: int = 0) -> Shift:
-        return shift_of(a, b, limits=LIMITS["paced"], policy=Policy(), follows=0.5, call=call)
-
-    @staticmethod
-    def _verdict(found: Shift, *, in_turns: bool) -> Verdict:
-        changes = (found.change,)
-        return Verdict(variant="one", word=found.word, changes=changes, in_turns=in_turns)
 
     def _count(self, found: Shift) -> None:
         self.words[found.word] += 1

@@ -349,6 +349,26 @@ def test_on_a_host_stored_times_decide_nothing_and_pairs_with_changed_code_do(
     assert kinds(bare)["two"] == ["stored_time", "no_git"]
 
 
+@pytest.mark.parametrize("is_host", [False, True])
+def test_a_count_that_the_same_code_changed_is_the_environment_s(
+    project: Path, monkeypatch: pytest.MonkeyPatch, *, is_host: bool
+) -> None:
+    row = structs.replace(BUILT_IN_DEVICES["fake"], is_host=is_host)
+    monkeypatch.setitem(BUILT_IN_DEVICES, "fake", row)
+    monkeypatch.setenv("OPS", "10")
+    counts = "    import os\n    return Workload(exact=lambda: {'ops': float(os.environ['OPS'])},"
+    declared = 'metrics=[perfsuite.Metric("ops", "count")], source="made up")'
+    pack = PACK.replace("    return Workload(", counts).replace('source="made up")', declared)
+    commit(project, acme=pack)
+    accept(measure(project, settings=PAIRS).run, project / "baselines", reason="made up", by="t")
+    for text, ops in (("", "11"), ("", "9"), ("# later\n", "11"), ("# later\n", "9")):
+        monkeypatch.setenv("OPS", ops)
+        SERVERS.close()
+        if text:
+            commit(project, speed=BEFORE + text)
+        assert {*words(measure(project, settings=PAIRS).run).values()} == {"environment"}, ops
+
+
 def test_a_change_beside_a_changed_tree_that_was_kept_is_found(project: Path) -> None:
     write(project, speed=HALFWAY)
     source = measure(project).run.sources["acme"]
