@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
     from perfsuite import model
-    from perfsuite.report.data import RunView, SideView, VariantView
+    from perfsuite.report.data import Explained, RunView, SideView, VariantView
     from perfsuite.run.config import Config, Exceptions, TimeLimit
     from perfsuite.run.finish import Kept
     from perfsuite.run.run import Steps
@@ -230,9 +230,11 @@ class Feature:
         ``samplings``, ``limit`` and ``config``; it returns the run with what it found.
         """
 
-    @hookspec
-    def perf_explained(self, change: model.Change | None, before: SideView, now: SideView) -> str:  # type: ignore[empty-body]
-        """Say in one sentence what a change of a variant's time is made of; "" if unknown."""
+    @hookspec(firstresult=True)
+    def perf_explained(  # type: ignore[empty-body]
+        self, change: model.Change | None, before: SideView, now: SideView
+    ) -> Explained:
+        """Say what a change of a variant's time is made of; nothing of what is not known."""
 
     @hookspec
     def perf_variant_section(self, variant_view: VariantView) -> Markup:  # type: ignore[empty-body]

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
     from perfsuite.model import Change, Run
-    from perfsuite.report.data import SideView, VariantView
+    from perfsuite.report.data import Explained, SideView, VariantView
 
 
 @hookimpl
@@ -23,11 +23,11 @@ def perf_judged() -> Callable[..., Run]:
 
 
 @hookimpl
-def perf_explained(change: Change | None, before: SideView, now: SideView) -> str:
+def perf_explained(change: Change | None, before: SideView, now: SideView) -> Explained:
     """Say what a change is made of: kernels, their code, the clock, the environment."""
-    from perfsuite.explain.why import explain, headline
+    from perfsuite.explain.why import explain, explained
 
-    return headline(explain(change, before, now))
+    return explained(explain(change, before, now))
 
 
 @hookimpl

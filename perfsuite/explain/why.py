@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from perfsuite.model import Change, Code, TracedKernel
 from perfsuite.report import view
-from perfsuite.report.data import SideView, VariantView
+from perfsuite.report.data import Explained, Fact, SideView, VariantView
 
 # A kernel whose time moved by less than both is taken as it was: 30 launches say no more.
 LEAST_SHARE, LEAST_US = 0.01, 0.05
@@ -114,6 +114,11 @@ class Clock(Struct, frozen=True, kw_only=True):
     blocks: int
     reasons: Mapping[str, int]
 
+    @property
+    def way(self) -> str:
+        """Which way it moved."""
+        return "lower" if self.clock < 0 else "higher"
+
 
 class Explanation(Struct, frozen=True, kw_only=True):
     """What a change is made of, what explains most first.
@@ -159,6 +164,11 @@ class Explanation(Struct, frozen=True, kw_only=True):
         if self.is_fine or self.is_clock or not self.change_us or self.rest_us is None:
             return False
         return self.rest_us / self.change_us > 1 / 2
+
+    @property
+    def recompiled(self) -> list[KernelChange]:
+        """The kernels whose PTX is another than before."""
+        return [each for each in self.kernels if each.code and not each.code.is_same]
 
 
 def explain(change: Change | None, before: SideView, now: SideView) -> Explanation:
@@ -264,9 +274,29 @@ def _clock(change: Change, before: SideView, now: SideView) -> Clock | None:
 # The same in words.
 
 
+def explained(explanation: Explanation) -> Explained:
+    """Return why it changed in a sentence, and as facts; nothing if unknown."""
+    return Explained(headline(explanation), tuple(_facts(explanation)))
+
+
 def headline(explanation: Explanation) -> str:
     """Return why it changed in one sentence, what explains most first; nothing if unknown."""
     return "; ".join(_parts(explanation))
+
+
+def _facts(explanation: Explanation) -> Iterator[Fact]:
+    """Yield what differs, what explains most first; a fact without a past has none before."""
+    clock = explanation.clock
+    if clock and explanation.is_clock:
+        yield "SM clock", "", f"{view.share(abs(clock.clock))} {clock.way}"
+    for each in explanation.causes or explanation.recompiled[: explanation.is_between]:
+        if each.kind is Kind.CHANGED:
+            yield "kernel", "", _name(each.now)
+            yield from _launch_facts(each)
+            yield from _code_facts(each.code)
+        else:
+            yield "kernel", _name(each.before) or "none", _name(each.now) or "none"
+    yield from () if explanation.is_clock else explanation.environment
 
 
 def _parts(explanation: Explanation) -> Iterator[str]:
@@ -290,7 +320,7 @@ def _parts(explanation: Explanation) -> Iterator[str]:
         if explanation.is_fine:
             yield "no kernel changed by as much as a trace can tell"
     if explanation.environment and not is_clock:
-        named = [f"{name} {old} {ARROW} {new}" for name, old, new in explanation.environment]
+        named = [_fact_words(fact) for fact in explanation.environment]
         yield f"what else differs: {_cut(named, MOST_DIFFERENCES)}"
 
 
@@ -302,8 +332,7 @@ def _clock_words(clock: Clock) -> str:
     ]
     if not clock.us:
         return f"the SM clock stayed, {', '.join(held)}"
-    way = "lower" if clock.clock < 0 else "higher"
-    moved = f"the SM clock was {view.share(abs(clock.clock))} {way}"
+    moved = f"the SM clock was {view.share(abs(clock.clock))} {clock.way}"
     time, code = (view.percent(each, half_width=0.004) for each in (clock.time, clock.code))
     kind = "SM cycles" if clock.by_cycles else "code"
     return f"{', '.join([moved, *held])}: time {time}, {kind} {code}"
@@ -347,7 +376,7 @@ def _code(cause: KernelChange) -> str:
 def _between(explanation: Explanation) -> str:
     rest_us, change_us = explanation.rest_us or 0.0, explanation.change_us or 1.0
     rest, share = signed(rest_us), view.share(rest_us / change_us)
-    if recompiled := [each for each in explanation.kernels if each.code and not each.code.is_same]:
+    if recompiled := explanation.recompiled:
         return (
             f"{_cause(recompiled[0])}; {rest} ({share}) show only where launches follow each "
             "other: they are traced one by one"
@@ -373,11 +402,19 @@ def _counter(name: str) -> str:
 
 def facts_words(code: CodeChange, most: int = MOST_FACTS) -> str:
     """Return what of a kernel's code differs: registers 64 to 128."""
-    said = [
-        f"{name.replace('_', ' ')} {view.amount(old, '')} {ARROW} {view.amount(new, '')}"
-        for name, old, new in code.facts
+    return _cut([_fact_words(fact) for fact in _code_facts(code)], most)
+
+
+def _code_facts(code: CodeChange | None) -> list[Fact]:
+    return [
+        (name.replace("_", " "), view.amount(old, ""), view.amount(new, ""))
+        for name, old, new in (code.facts if code else ())
     ]
-    return _cut(said, most)
+
+
+def _fact_words(fact: Fact) -> str:
+    name, old, new = fact
+    return f"{name} {old} {ARROW} {new}"
 
 
 def _cut(said: list[str], most: int) -> str:
@@ -387,14 +424,18 @@ def _cut(said: list[str], most: int) -> str:
 
 def _differences(each: KernelChange, most: int) -> list[str]:
     """Return what differs in how a kernel is launched, and in its code."""
+    found = [_fact_words(fact) for fact in _launch_facts(each)]
+    return found + ([facts_words(each.code, most)] if each.code and each.code.facts else [])
+
+
+def _launch_facts(each: KernelChange) -> list[Fact]:
     old, new = _shape(each.before), _shape(each.now)
     told = {name for name, _, _ in each.code.facts} if each.code else set()
-    found = [
-        f"{label} {old.get(label, 'none')} {ARROW} {new.get(label, 'none')}"
+    return [
+        (label, old.get(label, "none"), new.get(label, "none"))
         for label in dict.fromkeys((*old, *new))
         if old.get(label) != new.get(label) and label not in told
     ]
-    return found + ([facts_words(each.code, most)] if each.code and each.code.facts else [])
 
 
 def _shape(kernel: TracedKernel | None) -> dict[str, str]:

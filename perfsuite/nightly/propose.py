@@ -133,7 +133,8 @@ class Finding(Struct, frozen=True, kw_only=True):
                 told.append(f"commits {view.commit(was)}..{view.commit(now)}")
             time = next((each for each in self.changes if each.metric == "time_us"), None)
             then = SideView.of(old, facts.environment if facts else {})
-            told.append(explained_by(time, then, SideView.of(new, runs[-1].facts.environment)))
+            now_side = SideView.of(new, runs[-1].facts.environment)
+            told.append(explained_by(time, then, now_side).text)
         return "; ".join(filter(None, told))
 
 

@@ -82,6 +82,19 @@ def grouped(items: Iterable[T], key: Callable[[T], Key]) -> dict[Key, list[T]]:
     return groups
 
 
+def axes_of(variant: str) -> list[str]:
+    """Return the axes of a variant's id, as they stand there."""
+    axes = variant.partition("[")[2].removesuffix("]")
+    return axes.split(",") if axes else []
+
+
+class Explained(NamedTuple):
+    """What a change is made of: in a sentence, and as facts, which other variants may share."""
+
+    text: str = ""
+    facts: tuple[Fact, ...] = ()
+
+
 class Compared(NamedTuple):
     """What a row tells of a variant; ``name`` is that of its metric, empty for the time."""
 
@@ -221,8 +234,7 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
     @property
     def axes(self) -> list[str]:
         """The axes of the id as they stand there, without reading them."""
-        axes = self.variant.id.partition("[")[2].removesuffix("]")
-        return axes.split(",") if axes else []
+        return axes_of(self.id)
 
     @cached_property
     def evidence(self) -> tuple[Evidence, ...]:
@@ -429,9 +441,14 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
         return SideView.of(entry, self.expected.environment, self.before), now
 
     @cached_property
+    def explanation(self) -> Explained:
+        """What a change is made of, as far as that is known."""
+        return explained_by(self.change, *self.sides) if self.sides else Explained()
+
+    @property
     def explained(self) -> str:
         """What a change is made of in one sentence; nothing where that is not known."""
-        return explained_by(self.change, *self.sides) if self.sides else ""
+        return self.explanation.text
 
     @property
     def cause(self) -> str:
@@ -479,10 +496,10 @@ def _kept(command: str) -> tuple[str, ...]:
     )
 
 
-def explained_by(change: Change | None, before: SideView, now: SideView) -> str:
+def explained_by(change: Change | None, before: SideView, now: SideView) -> Explained:
     """Return what a change from one side to the other is made of, as a feature tells it."""
-    told = features().hook.perf_explained(change=change, before=before, now=now)
-    return "; ".join(filter(None, told))
+    found: Explained | None = features().hook.perf_explained(change=change, before=before, now=now)
+    return found or Explained()
 
 
 def middle(evidence: Evidence, metric: str) -> float | None:

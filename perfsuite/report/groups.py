@@ -1,0 +1,171 @@
+"""Variants of a case that ended alike, told as one: on page and terminal, in Markdown and JUnit."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from perfsuite.model import TIME, Word
+from perfsuite.report import view
+from perfsuite.report.data import Fact, RunView, VariantView, axes_of, grouped
+from perfsuite.report.view import Mark
+
+MOST_FACTS = 4
+# A range of changes is read to a tenth of a percent.
+FINEST = 0.005
+STAYED = {word.value for word in Word if word.stayed}
+
+
+class Alike(NamedTuple):
+    """Some variants of a case, by id; ``axes`` are those that they share, and not all others have.
+
+    ``total`` is how many variants of the case have these axes.
+    """
+
+    case: str
+    axes: tuple[str, ...]
+    members: tuple[str, ...]
+    total: int
+
+    @property
+    def name(self) -> str:
+        """The id of one variant; of several their case and what they share."""
+        return self.members[0] if len(self.members) == 1 else ", ".join([self.case, *self.axes])
+
+
+def case_of(variant: str) -> str:
+    """Return the case of a variant's id."""
+    return variant.partition("[")[0]
+
+
+def alike(chosen: Iterable[str], every: Iterable[str]) -> Iterator[Alike]:
+    """Group variants by case, and within a case by the axis that tells them best from ``every``.
+
+    That is the axis with the best balance (F1) of how many of the chosen have it and how many that
+    have it are chosen; all of a case are one group where no axis does better than none.
+    """
+    chosen = list(dict.fromkeys(chosen))
+    peers = grouped(dict.fromkeys((*every, *chosen)), case_of)
+    for case, members in grouped(chosen, case_of).items():
+        axes = {one: axes_of(one) for one in peers[case]}
+        counts = Counter(axis for own in axes.values() for axis in own)
+        left = members
+        while left:
+            held = Counter(axis for one in left for axis in axes[one])
+            fits = {axis: 2 * held[axis] / (len(left) + counts[axis]) for axis in held}
+            best = max(fits, key=lambda axis: fits[axis], default="")
+            is_told = fits.get(best, 0.0) > 2 * len(left) / (len(left) + len(axes))
+            some = [one for one in left if best in axes[one]] if is_told else left
+            common = set(axes[some[0]]).intersection(*(axes[one] for one in some))
+            shared = [axis for axis in axes[some[0]] if axis in common and counts[axis] < len(axes)]
+            total = sum(set(shared) <= set(own) for own in axes.values())
+            yield Alike(case, tuple(shared), tuple(some), total)
+            left = [one for one in left if one not in set(some)]
+
+
+class Group(NamedTuple):
+    """Variants of a case that ended alike: what they share, and each of them, the worst first.
+
+    ``others`` of the case did not change; the worst of these would have shown ``detectable``.
+    """
+
+    mark: Mark
+    alike: Alike
+    views: tuple[VariantView, ...]
+    others: int = 0
+    detectable: float | None = None
+
+    @property
+    def first(self) -> VariantView:
+        """The variant that needs a reader most."""
+        return self.views[0]
+
+    @property
+    def fails(self) -> bool:
+        """Say whether one of them fails the run."""
+        return any(one.fails for one in self.views)
+
+    @property
+    def name(self) -> str:
+        """What they are called together."""
+        return self.alike.name
+
+    @property
+    def size(self) -> str:
+        """How much they changed: of one its change, of several the range and the median."""
+        found = sorted(abs(one.telling.theta) for one in self.views if one.telling)
+        if not found or self.mark.tone not in {"budget", "slower", "faster"}:
+            return ""
+        low, middle, high = (
+            view.percent(each, half_width=FINEST).removeprefix("+")
+            for each in (found[0], statistics.median(found), found[-1])
+        )
+        return (
+            f"{low.partition(view.SPACE)[0]} to {high} (median {middle})" if len(found) > 1 else low
+        )
+
+    @property
+    def outcome(self) -> str:
+        """How many of how many ended so, and how much they changed."""
+        count, word = len(self.views), self.mark.word.replace("-", " ")
+        told = word if count == self.alike.total == 1 else f"{count} of {self.alike.total} {word}"
+        metric = self.first.telling.metric if self.first.telling else TIME.name
+        told += f" in {metric}" if metric != TIME.name else ""
+        return f"{told} by {self.size}" if self.size else told
+
+    @property
+    def cause(self) -> str:
+        """Why they changed: the facts that they share, else why the worst of them did."""
+        if self.mark.is_quiet:
+            return ""
+        if len(self.views) == 1:
+            return self.first.cause
+        if facts := list(common([one.explanation.facts for one in self.views])):
+            return ", ".join(facts[:MOST_FACTS])
+        reasons = Counter(one.cause for one in self.views)
+        reason, count = reasons.most_common(1)[0]
+        return reason if count == len(self.views) else f"{self.first.id}: {self.first.cause}"
+
+    @property
+    def rest(self) -> str:
+        """What is known of the case's other variants."""
+        if not self.others:
+            return ""
+        seen = f", {view.share(self.detectable)} would have been seen" if self.detectable else ""
+        return f"{view.count(self.others, 'other')} unchanged{seen}"
+
+
+def common(sides: Sequence[Iterable[Fact]]) -> Iterator[str]:
+    """Yield the facts that more than half of some variants share, in words, the commonest first.
+
+    Where what a fact was and is differs from variant to variant, the first one's is an example.
+    """
+    found: dict[str, Counter[Fact]] = {}
+    for fact in (fact for facts in sides for fact in dict.fromkeys(facts)):
+        found.setdefault(fact[0], Counter())[fact] += 1
+    for name, facts in sorted(found.items(), key=lambda item: len(item[1]) > 1):
+        _, old, new = next(iter(facts))
+        if 2 * facts.total() > len(sides):
+            told = f"{old} {view.ARROW} {new}" if old else new
+            yield f"{name} {told}" if len(facts) == 1 else f"{name} (as {told})"
+
+
+def groups_of(run_view: RunView) -> list[Group]:
+    """Return the variants that ran, those that ended alike together, what needs a reader first."""
+    ran = {one.id: one for one in run_view.ran}
+    quiet = grouped((one for one in ran.values() if one.mark.word in STAYED), _case)
+    kinds = grouped(ran.values(), lambda one: (one.mark, one.telling and one.telling.metric))
+    found = []
+    for (mark, _), views in kinds.items():
+        for each in alike((one.id for one in views), ran):
+            others = quiet.get(each.case, []) if mark.word not in STAYED else []
+            seen = max((one.telling.detectable for one in others if one.telling), default=None)
+            members = tuple(ran[name] for name in each.members)
+            found.append(Group(mark, each, members, len(others), seen))
+    return sorted(found, key=lambda one: (one.mark.rank, -len(one.views)))
+
+
+def _case(one: VariantView) -> str:
+    return case_of(one.id)
