@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+import traceback
+from pathlib import Path
 from unicodedata import category
 
 # Bytes of a file that is read whole, and of a message between our processes.
@@ -21,6 +24,7 @@ MOST_WHOLE = (1 << 63) - 1
 # added up nor drawn.
 MAGNITUDE = 1e100
 
+OURS = Path(__file__).parent
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 # Escape sequences, what turns the direction of text, halves of characters, line separators.
 CONTROLS = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -67,6 +71,21 @@ def plain(text: str, *, most: int = TEXT_CHARACTERS, instead: str = REPLACEMENT)
         return text
     odd = {c for c in set(text) - {"\n", "\t"} if category(c) in CONTROLS}
     return text.translate(dict.fromkeys(map(ord, odd), instead))
+
+
+def print_failure(error: BaseException) -> None:
+    """Print an error as Python does, without the frames of perfsuite: they say nothing of a case.
+
+    Of an error that perfsuite found by itself nothing is left to print: its text is the reason.
+    """
+    told = traceback.TracebackException.from_exception(error)
+    each: traceback.TracebackException | None = told
+    while each:
+        outside = [one for one in each.stack if not Path(one.filename).is_relative_to(OURS)]
+        each.stack = traceback.StackSummary.from_list(outside)
+        each = each.__cause__ or each.__context__
+    if told.stack or not isinstance(error, PerfError):
+        print("".join(told.format()), end="", file=sys.stderr)  # noqa: T201
 
 
 def shown(value: object, *, most: int = SHOWN_CHARACTERS) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import shutil
 import statistics
 import sys
 import time
@@ -212,6 +213,8 @@ def benchmarks_left_out(silenced: Iterable[str], left_out: Iterable[pytest.Item]
 REST = "test_other"
 ARGUMENTS = frozenset({"variant", "claim", "broken_pack"})
 NOT_RUN = "not measured: the run ended before it"
+# What pytest's short summary lists where nobody says: what failed, and errors.
+REPORTED_BY_PYTEST = "fE"
 
 T = TypeVar("T")
 
@@ -232,6 +235,8 @@ class PerfSession:
         self.interrupted = False
         self.told_suite = False
         self.accounts: Mapping[str, Account] = {}
+        # By the node id of the item that has reported it.
+        self.reported: dict[str, Account] = {}
         self.closing: Closing | None = None
         self.folders: Sequence[Path] = config.getini("perf_cases")
         # Files and folders that the command line names, and node ids in MODULE, which is no file.
@@ -246,6 +251,9 @@ class PerfSession:
         self.needs_packs = bool(self.ids) or has_cases
         self.left_out: set[pytest.Item] = set()
         self.silenced = silence_benchmark(config)
+        # The table of numbers says it; with -r somebody asks for pytest's own as well.
+        if config.option.reportchars == REPORTED_BY_PYTEST:
+            config.option.reportchars = ""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
@@ -411,6 +419,7 @@ class PerfSession:
         account = self.accounts.get(reported.id)
         if account is None:
             pytest.skip(NOT_RUN)
+        self.reported[item.nodeid] = account
         # An item that is run again says the same, once.
         known = list(item.user_properties)
         item.user_properties.extend(each for each in account.properties if each not in known)
@@ -419,12 +428,37 @@ class PerfSession:
         if account.fails:
             pytest.fail(account.text, pytrace=False)
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Give JUnit and pytest's short summary the first line of what is told."""
+        report = yield
+        account, crash = self.reported.get(item.nodeid), getattr(report.longrepr, "reprcrash", None)
+        if account and crash:
+            crash.message = account.text.partition("\n")[0]
+        return report
+
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        """Say with -v how a variant ended in place of PASSED and FAILED."""
+        account = self.reported.get(report.nodeid) if report.when == "call" else None
+        if account is None or report.skipped:
+            return None
+        return report.outcome, ".F"[report.failed], account.told
+
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(
         self, terminalreporter: pytest.TerminalReporter
     ) -> Generator[None, object, object]:
         """Sum up behind all that pytest has to say: the last screen is what is read first."""
+        stats = terminalreporter.stats
+        failed = stats.get("failed", [])
+        groups = {name: account.group for name, account in self.reported.items()}
+        # Of failures that are alike pytest tells the first.
+        firsts = {groups.get(one.nodeid) or one.nodeid: one for one in reversed(failed)}
+        stats["failed"] = [one for one in failed if one in firsts.values()]
         done = yield
+        stats["failed"] = failed
         if self.interrupted and (told := self._interrupted()):
             terminalreporter.write_line(told)
         if self.closing and self.outcome:
@@ -450,7 +484,9 @@ class PerfSession:
         from perfsuite.report.terminal import costs, summary
 
         if self.closing and self.run_view:
-            yield from summary(self.run_view)
+            width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+            is_verbose = self.config.option.verbose > 0
+            yield from summary(self.run_view, is_verbose=is_verbose, width=width)
             yield from costs(self.run_view.run, self.closing.report_s) if self.asked.profile else ()
 
     def pytest_keyboard_interrupt(self) -> None:

@@ -152,7 +152,7 @@ def run_view() -> RunView:
 
 def test_the_kernel_is_named_on_the_terminal_and_in_markdown(run_view: RunView) -> None:
     lines = list(summary(run_view))
-    (row,) = (index for index, line in enumerate(lines) if VARIANT in line)
+    row = next(index for index, line in enumerate(lines) if VARIANT in line)
     assert "copy_rows takes 499 us instead of 493 us" in lines[row + 1]
     (told,) = (line for line in markdown(run_view).splitlines() if "op=copy,n=268435456" in line)
     assert "registers 40" in told

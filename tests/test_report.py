@@ -666,15 +666,23 @@ def account(word: Word | Status, **changes: Any) -> Account:
 
 
 def test_of_many_items_ten_are_told_and_long_texts_are_cut() -> None:
-    story = [replace(told_of(Word.SLOWER), axes={"n": n}) for n in range(20)]
+    many = [replace(told_of(Word.SLOWER), axes={"n": n}) for n in range(25)]
+    story = many[:20]
     story.append(replace(told_of(Status.CRASHED), reason="word " * 900))
     run = replace(data.run_of(tuple(story)), claims=(), notes=("a note",) * 12)
-    lines = list(terminal.summary(read(run, baselines={})))
-    assert sum(line.startswith(("  slower", "  crashed")) for line in lines) == 10
-    assert "  ... and 11 more: see the report" in lines
+    run_view = read(run, baselines={})
+    lines = terminal.summary(run_view, width=90)
+    # As one of a group, and in the table of numbers.
+    assert lines.count("  memory.stream: all 20 slower by 2.1 %") == 1
+    assert sum(line.startswith("  slower ") for line in lines) == 20
     assert lines[-1] == "note: 2 more: see the report"
-    assert max(map(len, lines)) < 400
+    assert max(map(len, lines)) <= 90
     assert all(line.isascii() for line in lines)
+    # A file has room for all.
+    assert max(map(len, terminal.summary(run_view))) > 3900
+    for is_verbose in (False, True):
+        lines = terminal.summary(read_of(*many, claims=()), is_verbose=is_verbose)
+        assert lines.count("  ... and 5 variants more: -v shows all") == (not is_verbose)
 
 
 def test_what_is_unclear_is_told_with_the_load_of_others() -> None:
@@ -706,7 +714,7 @@ def test_an_item_fails_is_skipped_or_passes_by_its_word(
     found = account(word)
     assert (found.fails, found.skipped) == (fails, skipped)
     if fails:
-        assert found.text.startswith(f"{word.value}: ")
+        assert found.text.startswith(found.told)
         assert "  again " in found.text
         assert not account(word, failing=frozenset({"disturbed"})).fails
     if skipped:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from perfsuite.boundary import CaseError
 from perfsuite.devices.protocol import Comparison, Device, Gang, Rng
@@ -183,6 +183,29 @@ def worst(comparisons: Iterable[Comparison]) -> Comparison:
     return replace(max(found, key=lambda c: (bool(c.reason), c.error)), limit=limit)
 
 
+class Worst(NamedTuple):
+    """How many elements are too far off, and which is the farthest, counted in a row."""
+
+    wrong: int
+    place: int
+    got: Any
+    expected: Any
+
+
+def wrong(error: float, limit: float, worst: Worst, shape: Sequence[int]) -> Comparison:
+    """Return what is wrong with numbers of this shape."""
+    rest, index = worst.place, list[int]()
+    for length in reversed(shape):
+        rest, at = divmod(rest, length)
+        index.insert(0, at)
+    what = f"relative error {error:.3g}, allowed {limit:.3g}"
+    if not math.isfinite(error):
+        error, what = math.inf, "NaN or infinity in the output"
+    told = f"{worst.wrong} of {math.prod(shape)} elements are wrong, worst at {index}: "
+    got, expected = (f"{x:.6g}" if isinstance(x, float) else x for x in (worst.got, worst.expected))
+    return Comparison(error, limit, f"{told}got {got}, expected {expected}; {what}")
+
+
 def _compared(got: Any, want: Any, tolerance: float | None, place: str) -> Iterator[Comparison]:
     where = f" at {place}" if place else ""
     is_exact = isinstance(want, (list, tuple)) and _holds(want, EXACT)
@@ -276,23 +299,29 @@ class _Numbers:
             return Comparison(error, limit, why)
         scale = size or 1.0
         error = delta / scale
-        if not math.isfinite(error):
-            return Comparison(math.inf, limit, f"NaN or infinity in the output{where}")
-        if error > limit:
-            why = f"relative error {error:.3g} above {limit:.3g}{where}"
-        else:
-            why = self._element(want, limit, scale) if error else ""
-            why += where if why else ""
-        return Comparison(error, limit, why)
+        found = self._worst(want, limit, scale, error) if error else None
+        if not found:
+            return Comparison(error, limit)
+        parts = (2,) if len(self.flat) > math.prod(self.shape) else ()  # of complex numbers
+        told = wrong(error, limit, found, (*self.shape, *parts))
+        return replace(told, reason=told.reason + where)
 
-    def _element(self, want: _Numbers, limit: float, scale: float) -> str:
-        """Say which element is too far off, if one is."""
-        typical = scale / math.sqrt(len(self.flat))
+    def _worst(self, want: _Numbers, limit: float, scale: float, error: float) -> Worst | None:
+        """Find the element that is the farthest off, if one is too far or all together are."""
+        typical = scale / math.sqrt(len(self.flat)) if math.isfinite(scale) else 0.0
+        # Where all together are too far off, at least one is by half of that: no count is 0.
+        allowed = limit * (ELEMENT_FACTOR if error <= limit else 1 / 2)
+        count, place, most = 0, 0, 0.0
         for start, off, should_be in self._chunks(want):
             for index, (each, right) in enumerate(zip(off, should_be, strict=True), start):
-                if abs(each) > ELEMENT_FACTOR * limit * (abs(right) + typical):
-                    return f"element {index} is {self.flat[index]:.6g}, not {right:.6g}"
-        return ""
+                excess = abs(each) - allowed * (abs(right) + typical)
+                excess = excess if math.isfinite(excess) else math.inf
+                count += excess > 0
+                if excess > most:
+                    place, most = index, excess
+        if not count and error <= limit:
+            return None
+        return Worst(count, place, self.flat[place], want.flat[place])
 
     def _chunks(self, want: _Numbers) -> Iterator[tuple[int, list[Any], Sequence[Any]]]:
         """Yield where each part begins, how far it is off, and what it should be."""

@@ -320,8 +320,25 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
                     before = view.amount(one.baseline, one.unit)
                     moved = view.moved(one.baseline, one.value)
                     return Compared(name, before, view.amount(one.value, one.unit), moved)
-        before = view.time(self.baseline(), digits, like=now)
-        return Compared("", before, view.time(now, digits), view.change(self.change))
+        before, moved = view.time(self.baseline(), digits, like=now), view.change(self.change)
+        reasons = self.verdict.reasons if self.verdict else ()
+        if self.change and any(each.kind == "clock_lost" for each in reasons):
+            # No number of the code's: that is what is not known.
+            time, clock = self.change.time_change, self.change.clock_change
+            moved = f"time {view.log_change(time)}, cycles {view.log_change(time + clock)}"
+        return Compared("", before, view.time(now, digits), moved)
+
+    @property
+    def told(self) -> str:
+        """How it ended in a few words: its mark, the change that it is about, its time."""
+        found = [self.mark.word.replace("-", " ")]
+        if self.telling and not self.mark.is_quiet:
+            is_time = self.telling is self.change
+            change = self.shown.change if is_time else view.change(self.telling)
+            found.append(change if is_time else f"{change} in {self.telling.metric}")
+        if self.now() is not None and self.mark.tone != "fail":
+            found.append(self.shown.now)
+        return f"{found[0]} {', '.join(found[1:])}".strip()
 
     @property
     def interval(self) -> str:

@@ -102,15 +102,17 @@ class Group(NamedTuple):
             view.percent(each, half_width=FINEST).removeprefix("+")
             for each in (found[0], statistics.median(found), found[-1])
         )
-        return (
-            f"{low.partition(view.SPACE)[0]} to {high} (median {middle})" if len(found) > 1 else low
-        )
+        if low == high:
+            return low
+        return f"{low.partition(view.SPACE)[0]} to {high} (median {middle})"
 
     @property
     def outcome(self) -> str:
         """How many of how many ended so, and how much they changed."""
         count, word = len(self.views), self.mark.word.replace("-", " ")
-        told = word if count == self.alike.total == 1 else f"{count} of {self.alike.total} {word}"
+        total = self.alike.total
+        told = f"all {count} {word}" if count == total else f"{count} of {total} {word}"
+        told = word if total == 1 else told
         metric = self.first.telling.metric if self.first.telling else TIME.name
         told += f" in {metric}" if metric != TIME.name else ""
         return f"{told} by {self.size}" if self.size else told
@@ -129,9 +131,20 @@ class Group(NamedTuple):
         return reason if count == len(self.views) else f"{self.first.id}: {self.first.cause}"
 
     @property
+    def since(self) -> str:
+        """The commit that they changed since and the day of its run, where all share both."""
+        held = [(one.expected, one.entry) for one in self.views if one.entry and one.telling]
+        found = {
+            (view.commit(expected.commit), "" if expected.in_turns else view.day(entry.run))
+            for expected, entry in held
+        }
+        told = " of ".join(filter(None, found.pop())) if len(found) == 1 else ""
+        return told if self.size else ""
+
+    @property
     def rest(self) -> str:
         """What is known of the case's other variants."""
-        if not self.others:
+        if not self.others or not self.size:
             return ""
         seen = f", {view.share(self.detectable)} would have been seen" if self.detectable else ""
         return f"{view.count(self.others, 'other')} unchanged{seen}"

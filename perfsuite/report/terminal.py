@@ -18,8 +18,9 @@ from rich.console import Console
 from perfsuite import boundary
 from perfsuite.model import ClaimWord, DeviceFacts, Result, Run, Status
 from perfsuite.report import view
-from perfsuite.report.data import RunView, skips
+from perfsuite.report.data import RunView, VariantView, skips
 from perfsuite.report.files import Property, claim_properties, properties, templates
+from perfsuite.report.groups import groups_of
 from perfsuite.store.files import Closable
 
 if TYPE_CHECKING:
@@ -28,8 +29,11 @@ if TYPE_CHECKING:
 # A GitHub runner obeys lines that begin so, after blanks, and the second anywhere in a line. Also
 # where we do not know of it: a container's output is printed by the job that started it.
 _COMMAND = re.compile(r"^(\s*)(?=::)", re.MULTILINE)
-ALWAYS_COUNTED = ("unclear", "skipped")
 MOST_CHARACTERS = 300
+MOST_GROUPS, MOST_ROWS = 10, 20
+HEADINGS = ("verdict", "time", "change", "rate, of ceiling", "variant")
+# A narrow screen shows no rates, and of a long id no less than this.
+WIDE, LEAST_ID = 100, 24
 ID_WIDTH, PHASE_WIDTH = 36, 20
 # Without a terminal a quiet variant needs no line of its own.
 QUIET_S = 10.0
@@ -48,29 +52,40 @@ def plain(text: str, *, most: int = boundary.TEXT_CHARACTERS) -> str:
 class Account:
     """What one pytest item reports; ``properties`` are JUnit's, of plain types.
 
-    What a revision that was asked for did not measure fails as an error: ``is_error``.
+    What a revision that was asked for did not measure fails as an error: ``is_error``. ``told`` is
+    its outcome in a few words; of those of a ``group`` it is enough to tell one.
     """
 
     fails: bool = False
     is_error: bool = False
     skipped: bool = False
     text: str = ""
+    told: str = ""
+    group: str = ""
     properties: tuple[Property, ...] = ()
 
 
 def accounts_of(run_view: RunView, config: Config) -> Mapping[str, Account]:
     """Return the account of every variant and claim of a run, by id."""
     failing, texts = config.failing, _texts()
+    groups = {one.id: group for group in groups_of(run_view) for one in group.views}
     found = {}
     for one in run_view.variants:
         status = one.last.status if one.last else None
         fails = one.verdict.fails if one.verdict else status in failing
         is_error = one.unmeasured is not None
         skipped = not (fails or is_error) and status is not Status.OK
-        text = plain(one.reason) if skipped else str(texts.variant(one))
-        told = tuple(properties(one.last, one.verdict))
+        group = groups.get(one.id)
+        text = plain(one.reason) if skipped else str(texts.variant(one, group))
+        properties_of = tuple(properties(one.last, one.verdict))
         found[one.id] = Account(
-            fails=fails or is_error, is_error=is_error, skipped=skipped, text=text, properties=told
+            fails=fails or is_error,
+            is_error=is_error,
+            skipped=skipped,
+            text=text,
+            told=plain(one.told),
+            group=group.name if group else "",
+            properties=properties_of,
         )
     tier = f"--perf-tier {config.tier} " if config.tier != "smoke" else ""
     for each in run_view.claims:
@@ -80,8 +95,13 @@ def accounts_of(run_view: RunView, config: Config) -> Mapping[str, Account]:
         again = f"pytest --perf {tier}-k '{claim.name} and {claim.pack}'"
         skipped = verdict.word is ClaimWord.NOT_APPLICABLE
         text = plain(verdict.reason) if skipped else str(texts.claim(claim, verdict, again))
-        told = tuple(claim_properties(verdict))
-        found[claim.id] = Account(fails=verdict.fails, skipped=skipped, text=text, properties=told)
+        found[claim.id] = Account(
+            fails=verdict.fails,
+            skipped=skipped,
+            text=text,
+            told=plain(f"{verdict.word.value} {view.ratio(verdict.ratio)}"),
+            properties=tuple(claim_properties(verdict)),
+        )
     return found
 
 
@@ -101,18 +121,58 @@ def bare_accounts(run: Run, config: Config) -> Mapping[str, Account]:
 
 
 def first_line(run_view: RunView) -> str:
-    """Return how many variants each word holds for; skipped and unclear always."""
-    counts = {**dict.fromkeys(ALWAYS_COUNTED, 0), **run_view.counts}
-    ordered = sorted(counts.items(), key=lambda item: view.mark(item[0]).rank)
-    tally = ", ".join(f"{count} {word}" for word, count in ordered)
+    """Return how many variants each word holds for."""
+    tally = ", ".join(f"{count} {one.word}" for one, count in run_view.tallies)
     total = view.count(len(run_view.variants), "variant")
     return plain(f"{total} on {run_view.run.facts.name or run_view.run.sku.slug}: {tally}")
 
 
-def summary(run_view: RunView) -> list[str]:
-    """Return what was not measured, the counts, what needs a reader most, skips, and notes."""
+def summary(run_view: RunView, *, is_verbose: bool = False, width: int = 0) -> list[str]:
+    """Return the counts, what happened and why, a table of numbers, skips, and notes.
+
+    ``width`` is that of a screen in characters: 0 is a file, where nothing is cut. The table has
+    the rows of the most interest; all if ``is_verbose``.
+    """
     first = [plain(run_view.unmeasured)] if run_view.unmeasured else []
-    return [*first, first_line(run_view), *str(_texts().summary(run_view)).splitlines()]
+    loud = [one for one in groups_of(run_view) if not one.mark.is_quiet]
+    table = _table(run_view, width, most=None if is_verbose else MOST_ROWS)
+    text = str(_texts(width).summary(run_view, loud, table))
+    return [*first, first_line(run_view), *text.splitlines()]
+
+
+def _table(run_view: RunView, width: int, most: int | None) -> list[Markup]:
+    """Return one line for each variant that has a number, what needs a reader first."""
+    told = [one for one in run_view.ran if one.shown.now != view.NOTHING]
+    rows = [HEADINGS, *(_row(one) for one in told[:most])]
+    if width and width < WIDE:
+        rows = [(*row[:3], row[-1]) for row in rows]
+    rows = [tuple(map(plain, row)) for row in rows]
+    *widths, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
+    room = max(LEAST_ID, width - sum(widths) - 2 * len(widths) - 2) if width else None
+    lines = []
+    for word, *numbers, name in rows if told else ():
+        cells = [f"{word:<{widths[0]}}", *map(str.rjust, numbers, widths[1:])]
+        lines.append(f"  {'  '.join(cells)}  {_short(name, room)}")
+    rest = len(told) - len(told[:most])
+    more = [f"  ... and {view.count(rest, 'variant')} more: -v shows all"] if rest else []
+    return [Markup(line) for line in (*lines, *more)]  # noqa: S704 - made plain above
+
+
+def _row(one: VariantView) -> tuple[str, ...]:
+    shown, change = one.shown, one.shown.change
+    if one.change and change == view.change(one.change):
+        change = view.beside(one.change)
+    rate = view.amount(one.rates[0].value, one.rates[0].unit) if one.rates else shown.name
+    share = f" {view.share(one.share):>5}" if one.share else ""
+    return one.mark.word, shown.now, change, f"{rate}{share}", one.id
+
+
+def _short(name: str, room: int | None) -> str:
+    """Return an id whose middle is left out where there is no room for it."""
+    if room is None or len(name) <= room:
+        return name
+    half = (room - 1) // 2
+    return f"{name[:half]}~{name[-half:]}"
 
 
 def skip_lines(run_view: RunView) -> list[str]:
@@ -126,16 +186,23 @@ def costs(run: Run, report_s: float) -> list[str]:
 
 
 @cache
-def _texts() -> Any:
+def _texts(width: int = 0) -> Any:
     """Return the macros of what the terminal tells; what they output is made plain."""
 
     def escaped(value: object) -> Markup:
         return value if isinstance(value, Markup) else Markup(plain(str(value)))  # noqa: S704
 
+    def cut(text: str, indent: int = 0) -> str:
+        blank, whole = " " * indent, plain(text)
+        if not width:
+            return blank + whole
+        short = textwrap.shorten(whole, MOST_CHARACTERS, placeholder=" ...")
+        lines = textwrap.wrap(short, max(width - indent, LEAST_ID), break_on_hyphens=False)
+        return "\n".join(blank + line for line in lines)
+
     found = templates(escaped)
-    found.filters["cut"] = lambda text: textwrap.shorten(
-        plain(text), MOST_CHARACTERS, placeholder=" ..."
-    )
+    found.filters["cut"] = cut
+    found.globals["MOST_GROUPS"] = MOST_GROUPS
     return found.get_template("terminal.txt.j2").module
 
 
@@ -183,8 +250,7 @@ class Ticker(Closable):
         """Show what is going on right now."""
         if self._task is not None:
             # A worker tells of its phase itself: it may be any text.
-            name, half = plain(variant), (ID_WIDTH - 1) // 2
-            name = name if len(name) <= ID_WIDTH else f"{name[:half]}~{name[-half:]}"
+            name = _short(plain(variant), ID_WIDTH)
             told = f"{plain(phase)[:PHASE_WIDTH]:<8} {name:<{ID_WIDTH}}"
             self._bar.update(self._task, description=told)
             self._bar.refresh()

@@ -30,8 +30,11 @@ NOTHING = "\u2013"
 MICRO = "\N{MICRO SIGN}"
 TIMES = "\N{MULTIPLICATION SIGN}"
 ARROW = "\N{RIGHTWARDS ARROW}"
+PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
 # The same in the characters that every terminal and JUnit reader has.
-PLAIN = str.maketrans({SPACE: " ", MINUS: "-", NOTHING: "-", TIMES: "x", MICRO: "u", ARROW: "->"})
+PLAIN = str.maketrans(
+    {SPACE: " ", MINUS: "-", NOTHING: "-", TIMES: "x", MICRO: "u"} | {ARROW: "->", PLUS_MINUS: "+-"}
+)
 TIME_UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, MICRO + "s"), (1e-3, "ns"))
 PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 MOST_DIGITS = 6
@@ -183,6 +186,15 @@ def interval(low: float, high: float) -> str:
     return f"{ends[0]} to {ends[1]}{SPACE}%"
 
 
+def beside(found: Change | None) -> str:
+    """Return a change with half the width of its interval beside it: +10.48 ±0.25 %."""
+    if found is None:
+        return NOTHING
+    half = abs(found.high - found.low) / 2
+    width = number(half * 100, _percent_places(half))
+    return f"{change(found).removesuffix(f'{SPACE}%')} {PLUS_MINUS}{width}{SPACE}%"
+
+
 def change(found: Change | None) -> str:
     """Return a change to the digits that its interval supports."""
     if found is None:
@@ -249,6 +261,12 @@ def moment(text: str) -> str:
     except (ValueError, OverflowError):
         return text
     return when.strftime("%Y-%m-%d %H:%M UTC")
+
+
+def day(run_id: str) -> str:
+    """Return the day that a run's id begins with; nothing where it has none."""
+    found = re.match(r"(\d{4})(\d\d)(\d\d)-", run_id)
+    return "-".join(found.groups()) if found else ""
 
 
 def ticks(low: float, high: float, unit: str) -> list[tuple[float, str]]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perfsuite.boundary import from_environment
+from perfsuite.devices import plain
 from perfsuite.devices.protocol import (
     Arguments,
     Comparison,
@@ -166,14 +167,7 @@ class FakeDevice(Device):
     def compare(self, actual: Any, expected: Any, tolerance: float | None) -> Comparison:
         """Compare lists (or tuples of lists) element by element."""
         limit = TOLERANCE if tolerance is None else tolerance
-        got, want = _flat(actual), _flat(expected)
-        if len(got) != len(want):
-            return Comparison(math.inf, limit, f"{len(got)} values instead of {len(want)}")
-        if any(not isinstance(value, (int, float)) or math.isnan(value) for value in got):
-            return Comparison(math.inf, limit, "NaN or no number in the output")
-        error = math.dist(got, want) / (math.hypot(*want) or 1.0)
-        reason = "" if error <= limit else f"relative error {error:.3g} above {limit:.3g}"
-        return Comparison(error, limit, reason)
+        return plain.compare(_flat(actual), _flat(expected), limit)
 
     def group(self, fn: Fn, sets: Sets, launches: int, *, backend: str) -> Group:
         """Make a loop; ``backend`` is its name only."""

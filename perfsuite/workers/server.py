@@ -16,7 +16,6 @@ import socket
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable, Iterable, Sequence
 from importlib.machinery import ModuleSpec
 from itertools import zip_longest
@@ -218,7 +217,7 @@ def serve(connection: Channel, tell: Callable[[], object]) -> NoReturn:
         except OSError:
             code = messages.UNTOLD
         with contextlib.suppress(Exception):
-            traceback.print_exc()
+            perfsuite.boundary.print_failure(error)
         worker.linger()
     finally:
         del padding

@@ -193,8 +193,8 @@ WORKLOADS = (
     W("returns nothing", "wrong: nothing", "return None"),
     W("returns NaN", "wrong: NaN", "return [float('nan')] * 8"),
     W("returns infinity", "wrong: differs", "return [float('inf')] * 8"),
-    W("returns one value less", "wrong: 7 values instead of 8", "return double(values)[1:]"),
-    W("returns text", "wrong: no number", "return ['two'] * 8"),
+    W("returns one value less", "wrong: shape (7,) not (8,)", "return double(values)[1:]"),
+    W("returns text", "wrong: str instead of float", "return ['two'] * 8"),
     W(
         "returns what the first call made",
         "wrong: differs",
