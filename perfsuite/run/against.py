@@ -407,7 +407,7 @@ OTHER_DOOR = re.compile(
     r"|a hook is not as specified|declares something of a wrong type"
 )
 # Where more have moved, so many speak for all. Of a night of 489 variants on a card never seen 46
-# were doubted at first (H200, docs/measured.md).
+# were doubted at first (H200, docs/lab/notebook.md).
 MOST_PAIRED = 40
 # Pairs are taken with the code of so many commits: each is checked out, built and listed.
 MOST_SOURCES = 3
