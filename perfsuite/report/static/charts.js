@@ -63,19 +63,19 @@ const charts = (() => {
       ctx.stroke();
     }
   };
-  // All but the outermost samples, with some room: a few stray ones would hide the rest.
-  const extent = (values) => {
-    const cut = Math.floor(values.length / 100), kept = values.slice(cut, values.length - cut);
-    const margin = (kept.at(-1) - kept[0]) * 0.08 || kept[0] * 0.001;
-    return [kept[0] - margin, kept.at(-1) + margin];
+  // All medians and all but the outermost samples, with some room: a few stray ones would hide the rest.
+  const extent = (times, middles) => {
+    const sorted = [...times].sort((a, b) => a - b), cut = Math.floor(sorted.length / 100);
+    const kept = [...sorted.slice(cut, sorted.length - cut), ...middles], low = Math.min(...kept), high = Math.max(...kept);
+    const margin = (high - low) * 0.08 || low * 0.001;
+    return [low - margin, high + margin];
   };
   const scaled = (processes) => {
     const [size, unit] = unitOf(processes[0][4][0]);
     const each = processes.map(([label, tone, slot, blocks, middles]) => ({
       label, tone, times: blocks.flatMap(([times]) => times.map((time) => time / size)), middles: middles.map((time) => time / size),
     }));
-    const all = each.flatMap(({ times, middles }) => [...times, ...middles]).sort((a, b) => a - b);
-    return [each, extent(all), unit];
+    return [each, extent(each.flatMap(({ times }) => times), each.flatMap(({ middles }) => middles)), unit];
   };
 
   // How samples are spread, now over before; of a baseline without samples its processes' medians.
@@ -108,6 +108,7 @@ const charts = (() => {
   // A line of samples for each process.
   const strips = (place, processes) => {
     const [each, [low, high], unit] = scaled(processes), lane = (at) => each.length - at;
+    const isWide = place.clientWidth > 500;
     const points = each.flatMap(({ tone, times }, at) => times.map((x, one) => [x, lane(at) + 0.12 * ((one % 5) - 2), tone])).sort((a, b) => a[0] - b[0]);
     const tones = ["now", "screen", "before"], xs = points.map(([x]) => Math.min(Math.max(x, low), high));
     const middles = each.flatMap(({ tone, middles }, at) => middles.map((x) => [x, tone, (at + 0.1) / each.length, (at + 0.9) / each.length]));
@@ -116,7 +117,7 @@ const charts = (() => {
       hooks: { draw: [uprights(middles)] },
       axes: [
         axis({ space: 70, values: (_, at) => at.map((x) => `${+x.toPrecision(6)} ${unit}`) }),
-        axis({ size: 130, splits: () => each.map((_, at) => lane(at)), values: () => each.map(({ label }) => label), filter: (_, at) => at }),
+        axis({ size: isWide ? 150 : 80, splits: () => each.map((_, at) => lane(at)), values: () => each.map(({ label }) => (isWide ? label : label.split(" · ")[0])), filter: (_, at) => at }),
       ],
       series: [{}, ...tones.map((tone) => dots(tone, 3))],
     }), [xs.length ? xs : [low], ...tones.map((tone) => points.map((one) => (one[2] === tone ? one[1] : null)))], place);
