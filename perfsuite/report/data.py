@@ -378,13 +378,6 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
         return tuple(lines)
 
     @property
-    def accepted(self) -> Mapping[str, tuple[float, ...]]:
-        """The middles of the baseline's processes, by their card's short name."""
-        metric = self.entry.metrics.get(TIME) if self.entry else None
-        found = metric.values if metric else {}
-        return {view.unit(unit): values for unit, values in found.items() if values}
-
-    @property
     def processes(self) -> list[Process]:
         """Those that counted, those that only screened, and what they are compared with."""
         screen, confirm = self.result(Stage.SCREEN), self.result(Stage.CONFIRM)
@@ -397,8 +390,10 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
                 if (centre := middle(one, TIME)) is not None:
                     found.append(Process(f"{tone} {index}{unit}", tone, one, [centre]))
         if found and not any(one.tone == "before" for one in found):
-            for unit, values in self.accepted.items():
-                found.append(Process(f"baseline · {unit}", "before", None, values))
+            metric = self.entry.metrics.get(TIME) if self.entry else None
+            for unit, values in metric.values.items() if metric else ():
+                label = f"baseline · {view.unit(unit)}"
+                found += [Process(label, "before", None, values)] if values else []
         return found
 
     @property
@@ -417,10 +412,9 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
 
     @property
     def base(self) -> tuple[str, str]:
-        """The commit whose code it is compared with, if it is known, and since when."""
-        held, asked = self.expected, self.run.against
-        known = asked.commit if asked else held.source_a and held.source_a.commit
-        return view.commit(known or held.commit), view.day(self.entry.run) if self.entry else ""
+        """The commit whose code it is held against, and the day of its run if that is another."""
+        day = view.day(self.entry.run) if self.entry and not self.expected.in_turns else ""
+        return view.commit(self.expected.commit), day
 
     @cached_property
     def place(self) -> Place | None:

@@ -57,10 +57,6 @@ OF_CHANGE = {
 _CODE = re.compile(r"(`{1,2})(?!`)([^`]+)\1(?!`)")
 # A browser lays out what is in sight, so many rows at a time.
 CHUNK = 25
-# The scale of a change is linear below the first, logarithmic above, and ends with the second.
-LINEAR, FARTHEST = 0.0025, 1.0
-# So many groups are told on the first screen.
-MOST_GROUPS = 6
 
 T = TypeVar("T")
 
@@ -143,9 +139,9 @@ def _sortable(values: Sequence[float | None]) -> str:
     return " ".join("-" if value is None else f"{value:.5g}" for value in values)
 
 
-def spot(value: float, unit: float = LINEAR) -> int:
-    """Return where a bar shows a change, from -70 to 70: 0.3 and 1 % lie apart, and 10 and 80 %."""
-    return round(70 * max(-1, min(1, math.asinh(value / unit) / math.asinh(FARTHEST / unit))))
+def spot(value: float, unit: float = 0.0025) -> int:
+    """Return where a bar shows a change, from -70 to 70; it ends at 100 %, linear up to unit."""
+    return round(70 * max(-1, min(1, math.asinh(value / unit) / math.asinh(1 / unit))))
 
 
 def _page(name: str, **values: object) -> str:
@@ -181,7 +177,7 @@ def environment() -> Environment:
         "sortable": _sortable,
         "log": lambda value, base: math.log(value / base),
     }
-    found.globals |= {"CHUNK": CHUNK, "MOST_GROUPS": MOST_GROUPS}
+    found.globals["CHUNK"] = CHUNK
     return found
 
 

@@ -133,11 +133,7 @@ class Group(NamedTuple):
     @property
     def since(self) -> str:
         """The commit that they changed since and the day of its run, where all share both."""
-        held = [(one.expected, one.entry) for one in self.views if one.entry and one.telling]
-        found = {
-            (view.commit(expected.commit), "" if expected.in_turns else view.day(entry.run))
-            for expected, entry in held
-        }
+        found = {one.base for one in self.views if one.entry and one.telling}
         told = " of ".join(filter(None, found.pop())) if len(found) == 1 else ""
         return told if self.size else ""
 
