@@ -58,9 +58,9 @@ KEPT = {
 }
 
 TIME, CYCLES = CLOCKS
-# A browser has to hold the whole page: above so many variants, quiet ones are told in short, and
-# all after the first so many.
-FULL_DETAIL = 1000
+# A browser has to hold the whole page: above so many variants, quiet ones are a row alone, and so
+# are all after the first half as many.
+FULL_DETAIL = 100
 # Below this what others take of a device is workers' own ends and starts, as in judge.verdict.
 NOTABLE_LOAD_PERCENT = 10
 # A headline has room for so much of a cause.
@@ -116,11 +116,11 @@ class Measured:
 
 
 class Process(NamedTuple):
-    """The samples of one process by block; none of an accepted card, which has many ``middles``."""
+    """One process; of an accepted card nothing but the ``middles`` of its processes is known."""
 
     label: str
     tone: str
-    blocks: Sequence[Sequence[float]]
+    evidence: Evidence | None
     middles: Sequence[float]
 
 
@@ -378,13 +378,6 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
         return tuple(lines)
 
     @property
-    def accepted(self) -> Mapping[str, tuple[float, ...]]:
-        """The middles of the baseline's processes, by their card's short name."""
-        metric = self.entry.metrics.get(TIME) if self.entry else None
-        found = metric.values if metric else {}
-        return {view.unit(unit): values for unit, values in found.items() if values}
-
-    @property
     def processes(self) -> list[Process]:
         """Those that counted, those that only screened, and what they are compared with."""
         screen, confirm = self.result(Stage.SCREEN), self.result(Stage.CONFIRM)
@@ -395,22 +388,33 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
             for index, one in enumerate(result.evidence if result else (), start=1):
                 unit = f" · {view.unit(one.unit)}" if one.unit else ""
                 if (centre := middle(one, TIME)) is not None:
-                    blocks = one.samples(TIME)
-                    found.append(Process(f"{tone} {index}{unit}", tone, blocks, [centre]))
+                    found.append(Process(f"{tone} {index}{unit}", tone, one, [centre]))
         if found and not any(one.tone == "before" for one in found):
-            for unit, values in self.accepted.items():
-                found.append(Process(f"baseline · {unit}", "before", (), values))
+            metric = self.entry.metrics.get(TIME) if self.entry else None
+            for unit, values in metric.values.items() if metric else ():
+                label = f"baseline · {view.unit(unit)}"
+                found += [Process(label, "before", None, values)] if values else []
         return found
 
     @property
     def command(self) -> str:
         """The command that measures the variant again as in this run, and accepts nothing."""
+        return self.again(self.id)
+
+    def again(self, select: str) -> str:
+        """Return the command that measures what is selected again, in the variant's tier."""
         kept = list(_kept(self.run.command))
         if self.run.against:
             kept.append(f"--perf-against={self.run.against.name}")
         if self.variant.tier is not Tier.SMOKE:
             kept.append(f"--perf-tier={self.variant.tier.value}")
-        return view.command(self.id, *kept)
+        return view.command(select, *kept)
+
+    @property
+    def base(self) -> tuple[str, str]:
+        """The commit whose code it is held against, and the day of its run if that is another."""
+        day = view.day(self.entry.run) if self.entry and not self.expected.in_turns else ""
+        return view.commit(self.expected.commit), day
 
     @cached_property
     def place(self) -> Place | None:
@@ -600,7 +604,7 @@ class RunView:
 
     @property
     def is_lean(self) -> bool:
-        """Say whether there are so many variants that quiet ones are told in short."""
+        """Say whether there are so many variants that quiet ones have a row alone."""
         return len(self.ran) > FULL_DETAIL
 
     @cached_property
@@ -608,13 +612,7 @@ class RunView:
         """The variants that the page tells all of."""
         if not self.is_lean:
             return list(self.ran)
-        return [one for one in self.ran[:FULL_DETAIL] if not one.mark.is_quiet]
-
-    @property
-    def brief(self) -> list[VariantView]:
-        """The variants that the page tells in short."""
-        told = {one.anchor for one in self.full}
-        return [one for one in self.ran if one.anchor not in told]
+        return [one for one in self.ran[: FULL_DETAIL // 2] if not one.mark.is_quiet]
 
     @cached_property
     def counts(self) -> Counter[str]:
@@ -729,7 +727,8 @@ class RunView:
         now = everything(self.run.facts)
         if self.previous:
             return differences(everything(self.previous.facts), now)
-        states = [one.entry.state for one in self.variants if one.entry]
+        held = [(one.expected.environment, one.entry.state) for one in self.variants if one.entry]
+        states = [{**environment, **state} for environment, state in held]
         seen = {name: {state[name] for state in states if name in state} for name in now}
         before = {name: ", ".join(sorted(values)) for name, values in seen.items() if values}
         return differences(before, now)

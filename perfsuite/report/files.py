@@ -25,6 +25,7 @@ from perfsuite.hooks import added
 from perfsuite.model import ClaimVerdict, Result, Run, Section, Verdict
 from perfsuite.report import data, view
 from perfsuite.report.data import MOST_WHY, Measured, RunView, VariantView, read
+from perfsuite.report.groups import groups_of
 from perfsuite.store.codec import encode, schema_of
 from perfsuite.store.files import inside, opened, refusing, replace_file
 
@@ -70,39 +71,43 @@ class Inline:
 
 def render_page(run_view: RunView) -> str:
     """Return a run as one self-contained HTML page."""
-    turns = {one.anchor: found for one in run_view.full if (found := _turns(one))}
+    processes = {one.anchor: found for one in run_view.full if (found := list(_processes(one)))}
     # Where each variant stands: what the script needs of its Place, its tone and its text.
     places = {
         one.anchor: (*one.place[:5], one.mark.tone, f"{one.variant.id}: {one.place.said}")
-        for one in run_view.variants
+        for one in (run_view.full if run_view.is_lean else run_view.variants)
         if one.place
     }
-    known = (
-        (run_view.peaks.links, run_view.peaks.operations)
-        if not run_view.peaks.is_generic
-        else ({}, {})
-    )
-    links, operations = (
-        {name: (rate.value, rate.measured) for name, rate in rates.items()} for rates in known
-    )
-    drawn = {"turns": turns, "places": places, "links": links, "operations": operations}
-    return _page("page.html.j2", run_view=run_view, run=run_view.run, charts=drawn)
+    # What rows are filtered by is added by the table.
+    drawn: dict[str, Any] = {"places": places, "processes": processes, "kinds": []}
+    peaks = run_view.peaks
+    for name, rates in (("links", peaks.links), ("operations", peaks.operations)):
+        known = {} if peaks.is_generic else rates
+        drawn[name] = {each: (rate.value, rate.measured) for each, rate in known.items()}
+    groups = [group for group in groups_of(run_view) if not group.mark.is_quiet]
+    run = run_view.run
+    return _page("page.html.j2", run_view=run_view, run=run, groups=groups, charts=drawn)
 
 
-def _turns(one: VariantView) -> list[Any]:
-    """Return the blocks of a variant as they were measured, which the script draws."""
-    return [
-        (
-            process.slot,
-            block.start_s,
-            block.time_us,
-            block.cycles,
-            block.health and (block.health.power_w, block.health.temperature_c),
-        )
-        for process in one.evidence
-        for block in process.blocks
-        if block.time_us
-    ]
+def _processes(one: VariantView) -> Iterator[tuple[Any, ...]]:
+    """Yield the processes of a variant with their blocks as they were measured, for the script."""
+    for each in one.processes:
+        blocks = [
+            (
+                _fine(block.time_us),
+                block.start_s,
+                _fine(block.cycles) if each.tone == "now" else (),
+                block.health and (block.health.power_w, block.health.temperature_c),
+            )
+            for block in (each.evidence.blocks if each.evidence else ())
+            if block.time_us
+        ]
+        slot = each.evidence.slot if each.evidence else 0
+        yield each.label, each.tone, slot, blocks, _fine(each.middles)
+
+
+def _fine(values: Iterable[float]) -> list[float]:
+    return [float(f"{value:.5g}") for value in values]
 
 
 def render_beside(run_views: Sequence[RunView]) -> str:
@@ -134,6 +139,11 @@ def _sortable(values: Sequence[float | None]) -> str:
     return " ".join("-" if value is None else f"{value:.5g}" for value in values)
 
 
+def spot(value: float, unit: float = 0.0025) -> int:
+    """Return where a bar shows a change, from -70 to 70; it ends at 100 %, linear up to unit."""
+    return round(70 * max(-1, min(1, math.asinh(value / unit) / math.asinh(1 / unit))))
+
+
 def _page(name: str, **values: object) -> str:
     uplot = "vendor/uplot/uPlot"
     styles = [inline(f"{uplot}.min.css"), inline("style.css")]
@@ -163,6 +173,7 @@ def environment() -> Environment:
     found.filters |= {
         "prose": prose,
         "median": median,
+        "spot": spot,
         "sortable": _sortable,
         "log": lambda value, base: math.log(value / base),
     }

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from perfsuite.model import TIME, Word
+from perfsuite.model import TIME, Tier, Word
 from perfsuite.report import view
 from perfsuite.report.data import Fact, RunView, VariantView, axes_of, grouped
 from perfsuite.report.view import Mark
@@ -133,13 +133,19 @@ class Group(NamedTuple):
     @property
     def since(self) -> str:
         """The commit that they changed since and the day of its run, where all share both."""
-        held = [(one.expected, one.entry) for one in self.views if one.entry and one.telling]
-        found = {
-            (view.commit(expected.commit), "" if expected.in_turns else view.day(entry.run))
-            for expected, entry in held
-        }
+        found = {one.base for one in self.views if one.entry and one.telling}
         told = " of ".join(filter(None, found.pop())) if len(found) == 1 else ""
         return told if self.size else ""
+
+    @property
+    def command(self) -> str:
+        """The command that measures them again."""
+        if len(self.views) == 1:
+            return self.first.command
+        tiers, case = list(Tier), self.first.variant.case
+        rarest = max(self.views, key=lambda one: tiers.index(one.variant.tier))
+        select = [f"pack={case.pack}", f"case={case.name}", *self.alike.axes]
+        return rarest.again(",".join(select))
 
     @property
     def rest(self) -> str:

@@ -129,16 +129,11 @@ def figures(value: float, digits: int) -> str:
     return number(value, max(0, digits - 1 - first))
 
 
-def time_unit(time_us: float) -> tuple[float, str]:
-    """Return the unit a time reads best in, as microseconds per unit and its symbol."""
-    return _unit(time_us, TIME_UNITS)
-
-
 def time(time_us: float | None, noise: float | None, *, like: float | None = None) -> str:
     """Return a time with its unit, to the noise; ``like`` is a time whose unit is to be used."""
     if time_us is None:
         return NOTHING
-    factor, symbol = time_unit(like if like is not None else time_us)
+    factor, symbol = _unit(like if like is not None else time_us, TIME_UNITS)
     return f"{number(time_us / factor, places(time_us / factor, noise))}{SPACE}{symbol}"
 
 
@@ -267,16 +262,6 @@ def day(run_id: str) -> str:
     """Return the day that a run's id begins with; nothing where it has none."""
     found = re.match(r"(\d{4})(\d\d)(\d\d)-", run_id)
     return "-".join(found.groups()) if found else ""
-
-
-def ticks(low: float, high: float, unit: str) -> list[tuple[float, str]]:
-    """Return round values of a scale with their labels: as many decimals as their step has."""
-    rough = (high - low) / 4
-    decade = math.floor(math.log10(rough))
-    step = next(m * 10.0**decade for m in (1, 2, 5, 10) if m * 10.0**decade >= rough * (1 - 1e-9))
-    places = max(0, -math.floor(math.log10(step)))
-    found = [n * step for n in range(math.ceil(low / step), math.floor(high / step) + 1)]
-    return [(value, f"{number(value, places)}{SPACE}{unit}") for value in found]
 
 
 def count(amount_of: int, noun: str, plural: str = "") -> str:

@@ -1,17 +1,34 @@
 "use strict";
 (() => {
   const $ = (query) => document.querySelector(query);
+  for (const code of document.querySelectorAll(".copied")) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "copy";
+    button.textContent = "copy";
+    button.addEventListener("click", () => {
+      // Where the clipboard is refused the text is marked, for the keyboard to copy.
+      const mark = () => getSelection().selectAllChildren(code);
+      const done = () => { button.textContent = "copied"; };
+      navigator.clipboard ? navigator.clipboard.writeText(code.textContent).then(done, mark) : mark();
+    });
+    code.after(" ", button);
+  }
   const form = $("#filter"), table = $("#rows");
-  const lines = [...table.rows].filter((row) => row.dataset.k).map((row, at) => ({
-    row, at, on: true, link: row.querySelector("a"), text: row.textContent.toLowerCase(),
-  }));
-  for (const line of lines) line.section = line.link && document.getElementById(line.link.hash.slice(1));
+  const kinds = (charts.data.kinds || []).map((kind) => kind.split("\t"));
+  const lines = [...table.rows].filter((row) => row.dataset.k).map((row, at) => {
+    const [pack, tag, metric] = kinds[row.dataset.of] || [];
+    const link = row.querySelector("a"), section = link && document.getElementById(link.id || link.hash.slice(1));
+    // A row without a section is its own place.
+    if (link?.id) link.href = `#${link.id}`;
+    return { row, at, on: true, link, section, text: row.textContent.toLowerCase(), verdict: row.dataset.verdict, pack, tag, metric };
+  });
   // What rows can be filtered by: verdicts come in their order, time before all other metrics. A field
   // with one choice chooses nothing.
   for (const name of ["verdict", "pack", "tag", "metric"]) {
     const counts = new Map();
-    for (const { row } of lines) {
-      for (const word of (row.dataset[name] || "").split("\n").filter(Boolean)) counts.set(word, (counts.get(word) || 0) + 1);
+    for (const line of lines) {
+      for (const word of (line[name] || "").split("\n").filter(Boolean)) counts.set(word, (counts.get(word) || 0) + 1);
     }
     if (counts.size < 2) continue;
     const words = [...counts.keys()], label = document.createElement("label"), select = document.createElement("select");
@@ -21,7 +38,9 @@
     label.append(name[0].toUpperCase() + name.slice(1), " ", select);
     form.shown.before(label);
   }
-  const fields = [...form.querySelectorAll("[name]:not(output)")];
+  const fields = [...form.elements].filter((field) => field.name && field !== form.shown);
+  const valueOf = (field) => (field.type === "checkbox" ? (field.checked ? "1" : "") : field.value);
+  const fold = table.tFoot, hasStayed = (line) => /^same/.test(line.verdict);
   const size = table.tBodies[0].rows.length;
   let sorted = [...lines], order = 0, current = -1, later = 0;
 
@@ -37,20 +56,19 @@
     settle(chunk, sorted.slice(at * size, (at + 1) * size).map((line) => [line.row, line.on]));
   });
   const settleSections = () => {
-    const on = new Map(lines.map((line) => [line.section, line.on]));
-    for (const chunk of document.querySelectorAll("div.chunk")) {
-      settle(chunk, [...chunk.children].map((section) => [section, on.get(section)]));
-    }
-    for (const section of document.querySelectorAll("main > details")) section.hidden = on.get(section) === false;
+    for (const line of lines) if (line.section.matches("details")) line.section.hidden = !line.on;
   };
   const filter = () => {
     const words = form.text.value.toLowerCase().split(/\s+/).filter(Boolean);
     const kept = fields.filter((field) => field.value && field.options).map(({ name, value }) => [name, `\n${value}\n`]);
+    // What did not change is folded away until somebody asks for it or filters.
+    const folds = fold && !form.all.checked && !words.length && !kept.length;
     let shown = 0;
     for (const line of lines) {
-      line.on = kept.every(([name, word]) => `\n${line.row.dataset[name]}\n`.includes(word)) && words.every((word) => line.text.includes(word));
+      line.on = !(folds && hasStayed(line)) && kept.every(([name, word]) => `\n${line[name]}\n`.includes(word)) && words.every((word) => line.text.includes(word));
       shown += line.on;
     }
+    if (fold) fold.hidden = words.length > 0 || kept.length > 0;
     settleRows();
     // The sections follow the rows, but nobody waits for them.
     clearTimeout(later);
@@ -82,12 +100,12 @@
 
   // A link to the page as it is filtered and sorted; other hashes are anchors.
   const remember = () => {
-    const state = new URLSearchParams(fields.filter((field) => field.value).map((field) => [field.name, field.value]));
+    const state = new URLSearchParams(fields.filter(valueOf).map((field) => [field.name, valueOf(field)]));
     if (order) state.set("sort", order);
     history.replaceState(null, "", `#${state}`);
   };
   const open = (section) => {
-    section.hidden = section.parentElement.hidden = false;
+    section.hidden = false;
     section.open = true;
     section.scrollIntoView();
     section.firstElementChild.focus({ preventScroll: true });
@@ -95,9 +113,18 @@
   const follow = () => {
     const hash = location.hash.slice(1), at = hash && document.getElementById(hash);
     if (at && at.matches("details")) open(at);
+    else if (at && table.contains(at) && !at.checkVisibility()) {
+      if (fold) form.all.checked = true;
+      filter();
+      at.scrollIntoView();
+      at.focus();
+    }
     if (!hash.includes("=")) return;
     const state = new URLSearchParams(hash), wanted = Math.trunc(state.get("sort")) || 0;
-    for (const field of fields) field.value = state.get(field.name) ?? "";
+    for (const field of fields) {
+      if (field.type === "checkbox") field.checked = state.has(field.name);
+      else field.value = state.get(field.name) ?? "";
+    }
     filter();
     if (wanted !== order && $(`th[data-k="${Math.abs(wanted)}"]`)) sort(wanted);
   };
@@ -123,13 +150,14 @@
     else if (event.key === "Escape" && types) { form.reset(); filter(); remember(); } else return;
     event.preventDefault();
   });
-  form.addEventListener("input", () => { filter(); remember(); });
+  for (const part of [form, fold]) part?.addEventListener("input", () => { filter(); remember(); });
   form.addEventListener("submit", (event) => event.preventDefault());
-  for (const link of document.querySelectorAll(".tallies [data-verdict]")) {
+  for (const link of document.querySelectorAll("a[data-verdict]")) {
     link.addEventListener("click", (event) => {
       event.preventDefault();
       form.reset();
       if (form.verdict) form.verdict.value = link.dataset.verdict;
+      form.text.value = link.dataset.text || "";
       filter();
       remember();
       $("#changes").scrollIntoView();

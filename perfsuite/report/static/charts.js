@@ -49,14 +49,88 @@ const charts = (() => {
     }), [series.runs, levels, counted, left], place);
   };
 
+  // A process is label, tone, slot, blocks and medians; a block its times, start, cycles and health.
+  const UNITS = [[1e6, "s"], [1e3, "ms"], [1, "µs"], [1e-3, "ns"]];
+  const unitOf = (time) => UNITS.find(([least]) => time >= least) || UNITS[3];
+  const uprights = (places) => ({ ctx, bbox, valToPos }) => {
+    for (const [x, tone, from, to] of places) {
+      ctx.beginPath();
+      ctx.strokeStyle = colour(tone);
+      ctx.lineWidth = 2 * devicePixelRatio;
+      const [at, top, height] = [valToPos(x, "x", true), bbox.top, bbox.height];
+      ctx.moveTo(at, top + from * height);
+      ctx.lineTo(at, top + to * height);
+      ctx.stroke();
+    }
+  };
+  // All medians and all but the outermost samples, with some room: a few stray ones would hide the rest.
+  const extent = (times, middles) => {
+    const sorted = [...times].sort((a, b) => a - b), cut = Math.floor(sorted.length / 100);
+    const kept = [...sorted.slice(cut, sorted.length - cut), ...middles], low = Math.min(...kept), high = Math.max(...kept);
+    const margin = (high - low) * 0.08 || low * 0.001;
+    return [low - margin, high + margin];
+  };
+  const scaled = (processes) => {
+    const [size, unit] = unitOf(processes[0][4][0]);
+    const each = processes.map(([label, tone, slot, blocks, middles]) => ({
+      label, tone, times: blocks.flatMap(([times]) => times.map((time) => time / size)), middles: middles.map((time) => time / size),
+    }));
+    return [each, extent(each.flatMap(({ times }) => times), each.flatMap(({ middles }) => middles)), unit];
+  };
+
+  // How samples are spread, now over before; of a baseline without samples its processes' medians.
+  const spread = (place, processes) => {
+    const [each, [low, high], unit] = scaled(processes.filter(([, tone]) => tone !== "screen"));
+    const xs = Array.from({ length: 200 }, (_, at) => low + ((high - low) * at) / 199);
+    const density = (tone) => {
+      const values = each.filter((one) => one.tone === tone).flatMap(({ times }) => times).sort((a, b) => a - b);
+      if (!values.length) return xs.map(() => null);
+      const quartile = (part) => values[Math.floor(part * (values.length - 1))];
+      const width = Math.max((quartile(0.75) - quartile(0.25)) * 0.8 * values.length ** -0.2, (high - low) / 150);
+      return xs.map((x) => values.reduce((sum, value) => sum + Math.exp(-0.5 * ((x - value) / width) ** 2), 0) / values.length / width);
+    };
+    const ticks = each.flatMap(({ tone, times, middles }) => {
+      const [from, to] = tone === "now" ? [0.86, 0.93] : times.length ? [0.93, 1] : [0.05, 1];
+      return middles.map((x) => [x, tone, from, to]);
+    });
+    const series = ["before", "now"].map((tone) => ({
+      label: tone, stroke: colour(tone), width: 1.5, fill: `${colour(tone)}40`, points: { show: false }, value: () => "",
+    }));
+    return new uPlot(options(place, 190, {
+      legend: { show: true },
+      scales: { x: { time: false, range: () => [low, high] }, y: { range: (_, __, top) => [-0.16 * (top || 1), 1.05 * (top || 1)] } },
+      hooks: { draw: [uprights(ticks)] },
+      axes: [axis({ space: 70, values: (_, at) => at.map((x) => `${+x.toPrecision(6)} ${unit}`) }), axis({ show: false })],
+      series: [{ label: "time", value: (_, x) => (x === null ? "" : `${x.toPrecision(5)} ${unit}`) }, ...series],
+    }), [xs, density("before"), density("now")], place);
+  };
+
+  // A line of samples for each process.
+  const strips = (place, processes) => {
+    const [each, [low, high], unit] = scaled(processes), lane = (at) => each.length - at;
+    const isWide = place.clientWidth > 500;
+    const points = each.flatMap(({ tone, times }, at) => times.map((x, one) => [x, lane(at) + 0.12 * ((one % 5) - 2), tone])).sort((a, b) => a[0] - b[0]);
+    const tones = ["now", "screen", "before"], xs = points.map(([x]) => Math.min(Math.max(x, low), high));
+    const middles = each.flatMap(({ tone, middles }, at) => middles.map((x) => [x, tone, (at + 0.1) / each.length, (at + 0.9) / each.length]));
+    return new uPlot(options(place, 50 + 24 * each.length, {
+      scales: { x: { time: false, range: () => [low, high] }, y: { range: () => [0.5, each.length + 0.5] } },
+      hooks: { draw: [uprights(middles)] },
+      axes: [
+        axis({ space: 70, values: (_, at) => at.map((x) => `${+x.toPrecision(6)} ${unit}`) }),
+        axis({ size: isWide ? 150 : 80, splits: () => each.map((_, at) => lane(at)), values: () => each.map(({ label }) => (isWide ? label : label.split(" · ")[0])), filter: (_, at) => at }),
+      ],
+      series: [{}, ...tones.map((tone) => dots(tone, 3))],
+    }), [xs.length ? xs : [low], ...tones.map((tone) => points.map((one) => (one[2] === tone ? one[1] : null)))], place);
+  };
+
   // Samples in the order measured, by slot; turns are shaded in alternation.
   const track = (place, turns, label, value) => {
     const xs = [], slots = TONES.map(() => []), starts = [];
-    for (const turn of turns) {
+    for (const [slot, turn] of turns) {
       starts.push(xs.length);
-      turn[2].forEach((_, at) => {
+      turn[0].forEach((_, at) => {
         xs.push(xs.length);
-        slots.forEach((ys, tone) => ys.push(tone === turn[0] % TONES.length ? value(turn, at) ?? null : null));
+        slots.forEach((ys, tone) => ys.push(tone === slot % TONES.length ? value(turn, at) ?? null : null));
       });
     }
     if (slots.flat().every((one) => one === null)) return;
@@ -67,10 +141,12 @@ const charts = (() => {
         if (turn % 2) ctx.fillRect(left, bbox.top, right - left, bbox.height);
       });
     };
+    // What hardly moves is drawn so: a percent at least from top to bottom.
+    const room = (low, high) => Math.max((high - low) * 0.1, (high * 0.01 - (high - low)) / 2);
     new uPlot(options(place, 84, {
       scales: {
         x: { time: false, range: () => [-0.5, xs.length - 0.5] },
-        y: { range: (_, low, high) => [low - ((high - low) * 0.1 || 1), high + ((high - low) * 0.1 || 1)] },
+        y: { range: (_, low, high) => [low - room(low, high), high + room(low, high)] },
       },
       hooks: { drawClear: [shade] },
       axes: [axis({ show: false }), axis({ size: 62, label, labelSize: 18, labelFont: "11px system-ui", space: 22 })],
@@ -79,14 +155,15 @@ const charts = (() => {
   };
 
   const QUANTITIES = {
-    "Time, µs": ([, , times], at) => times[at],
+    "Time, µs": ([times], at) => times[at],
     // Cycles per microsecond are megahertz, of exactly the window that was timed.
-    "SM clock, MHz": ([, , times, cycles], at) => (at in cycles && times[at] > 0 ? cycles[at] / times[at] : null),
-    "Power, W": (turn) => turn[4]?.[0],
-    "Temperature, °C": (turn) => turn[4]?.[1],
+    "SM clock, MHz": ([times, , cycles], at) => (at in cycles && times[at] > 0 ? cycles[at] / times[at] : null),
+    "Power, W": (turn) => turn[3]?.[0],
+    "Temperature, °C": (turn) => turn[3]?.[1],
   };
-  const tracks = (place, turns) => {
-    const sorted = [...turns].sort((a, b) => a[1] - b[1]);
+  const tracks = (place, processes) => {
+    const now = processes.filter(([, tone]) => tone === "now");
+    const sorted = now.flatMap(([, , slot, blocks]) => blocks.map((block) => [slot, block])).sort(([, a], [, b]) => a[1] - b[1]);
     for (const [label, value] of Object.entries(QUANTITIES)) track(place, sorted, label, value);
   };
 
@@ -229,8 +306,9 @@ const charts = (() => {
   const draw = (place) => {
     if (place.classList.contains("drawn")) return;
     place.classList.add("drawn");
-    const { chart, of } = place.dataset, places = Object.values(data.places);
-    if (chart === "turns") tracks(place, data.turns[of]);
+    const { chart, of } = place.dataset, places = Object.values(data.places || {});
+    const byProcess = { spread, strips, turns: tracks }[chart];
+    if (byProcess) byProcess(place, data.processes[of]);
     else if (chart === "past") {
       const { labels, ...series } = JSON.parse(place.dataset.past);
       past(place, series, labels);
