@@ -186,8 +186,7 @@ def refuse_changed(run: Run, select: Sequence[str] = ()) -> None:
         raise UsageError(
             f"the code of {', '.join(changed)} is changed since {run.commit}, and in no commit",
             where=f"run {run.id}",
-            remedy="commit it and measure again; or accept it as it is: --allow-dirty, with "
-            "--perf-accept --perf-allow-dirty",
+            remedy="commit it and measure again; or accept it as it is: --allow-dirty",
         )
 
 
