@@ -473,7 +473,11 @@ class PerfSession:
         given = self.asked
         kept = self.ticker and self.ticker.has_begun and given.resume
         if kept or (self.ticker and self.ticker.has_result):
-            return f"perfsuite: interrupted; to keep what was measured: {given.resuming}"
+            from perfsuite.store.runs import load_run, unfinished
+
+            run = load_run(unfinished(given.folder)[0])
+            counts = f"{len({one.variant for one in run.results})} of {len(run.variants)}"
+            return f"perfsuite: {counts} variants are measured; to go on:\n  {given.resuming}"
         return ""
 
     @pytest.hookimpl(trylast=True)
@@ -499,6 +503,8 @@ class PerfSession:
             from perfsuite.report.terminal import plain
 
             raise pytest.UsageError(plain(str(error))) from error
+        except KeyboardInterrupt:  # which pytest would show with the line of ours it came to
+            raise pytest.exit.Exception("interrupted", returncode=2) from None
 
     def _is_case(self, path: Path) -> bool:
         return path == ITEMS or is_case(path, self.config)

@@ -42,7 +42,8 @@ def closed(outcome: Outcome, options: Config) -> Closing:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([Word.SAME], ["next: to accept these numbers", "  perfsuite baseline accept"]),
+        ([Word.SAME], []),
+        ([Word.SAME, Word.FASTER], ["next: if what is new or faster", "  perfsuite baseline"]),
         ([Word.NEW], ["next: run again to compare", "  perfsuite baseline accept"]),
         ([Word.SLOWER], ["next: repair what fails; only", "  perfsuite baseline accept"]),
         ([Status.SKIPPED], []),

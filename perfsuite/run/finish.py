@@ -168,8 +168,10 @@ def _next(run_view: RunView) -> Iterator[str]:
         return
     elif fails:
         yield "next: repair what fails; only if it is meant to be so, accept these numbers:"
-    else:
-        yield "next: to accept these numbers for this SKU:"
+    elif words & {Word.NEW, Word.FASTER} and Word.UNCLEAR not in words:
+        yield "next: if what is new or faster is to stay so, accept these numbers:"
+    else:  # nothing changed: a baseline that follows green runs drifts
+        return
     yield f'  perfsuite baseline accept {run.id} --reason "..."'
 
 
