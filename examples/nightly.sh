@@ -60,7 +60,7 @@ esac
 run=
 stop() { [ -n "$run" ] && kill -INT "$run" 2>/dev/null; }
 trap stop INT TERM HUP
-options=(--perf-resume-if-any "--perf-tier=$tier" "--perf-device=$device")
+options=(--perf-resume=auto "--perf-tier=$tier" "--perf-device=$device")
 [ -n "${PERF_TIME:-}" ] && options+=("--perf-time=$PERF_TIME")
 [ -n "${PERF_SHARD:-}" ] && options+=("--perf-shard=$PERF_SHARD")
 # Where this script was itself put in the background (&, nohup), INT is ignored, by Python as well.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import math
 import os
@@ -18,7 +19,7 @@ import pytest
 
 from perfsuite.boundary import PerfError, UsageError
 from perfsuite.model import ClaimInstance, Pack, Regime, Variant
-from perfsuite.run.config import EXIT_MACHINE, Config, config_of, known_options
+from perfsuite.run.config import EXIT_MACHINE, GONE, OPTIONS, Config, config_of, known_options
 
 if TYPE_CHECKING:
     from perfsuite.devices.protocol import Device, Sample
@@ -39,12 +40,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     for name, option in known_options().items():
         add = group.addoption if name.startswith("--") else parser.addini
         add(name, **option)
+    for name, instead in GONE.items():
+        refuse = functools.partial(_gone, instead)
+        group.addoption(name, nargs="?", const="", type=refuse, help=argparse.SUPPRESS)
+
+
+def _gone(instead: str, _value: str) -> str:
+    raise argparse.ArgumentTypeError(f"there is no such option any more\n  do: {instead}")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Under --perf, refuse what does not go with it, before it starts processes of its own."""
     if not config.getoption("perf"):
+        given = (str(word).partition("=")[0] for word in config.invocation_params.args)
+        if alone := next((name for name in given if name in OPTIONS), ""):
+            raise pytest.UsageError(f"{alone} says nothing by itself\n  do: add --perf")
         return
     for option, told, remedy in REFUSED:
         if config.getoption(option, default=None):
@@ -75,13 +86,12 @@ def _refuse_other_root(config: pytest.Config) -> None:
     here, root = config.invocation_params.dir, config.rootpath
     if config.args_source is pytest.Config.ArgsSource.ARGS or config.inipath or here == root:
         return
-    values = [config.getoption("perf_report"), *config.getoption("perf_pack")]
-    values += filter(None, [config.getoption("perf_repo")])
+    values = [config.getoption("perf_report"), *config.getoption("perf_packs")]
     for value in (here / value for value in values):
         if value.exists() and value.is_relative_to(root) and not value.is_relative_to(here):
             raise pytest.UsageError(
                 f"pytest took {str(root)!r} for the project's root, from an option"
-                "\n  do: write --perf-report=DIR and --perf-pack=FILE with '=', "
+                "\n  do: write --perf-report=DIR and --perf-packs=PATH with '=', "
                 f"or add --rootdir={here}"
             )
 
@@ -343,7 +353,7 @@ class PerfSession:
         if self.chosen is None or items:
             return ""
         if not self.chosen.packs:
-            return "perfsuite: no pack found; install one, or name one with --perf-pack"
+            return "perfsuite: no pack found; install one, or name one with --perf-packs=PATH"
         if self.chosen.shard and not self.chosen.variants:
             return f"perfsuite: shard {self.chosen.shard} has no variant: nothing to do"
         if not self.folders:
@@ -481,13 +491,12 @@ class PerfSession:
             self.session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _summary(self) -> Iterator[str]:
-        from perfsuite.report.terminal import costs, summary
+        from perfsuite.report.terminal import summary
 
         if self.closing and self.run_view:
             width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
             is_verbose = self.config.option.verbose > 0
             yield from summary(self.run_view, is_verbose=is_verbose, width=width)
-            yield from costs(self.run_view.run, self.closing.report_s) if self.asked.profile else ()
 
     def pytest_keyboard_interrupt(self) -> None:
         """Remember that a run was cut short, unless all was measured and told before."""
@@ -498,9 +507,13 @@ class PerfSession:
         if self.outcome:
             return f"perfsuite: all was measured; to see it: perfsuite report {self.outcome.run.id}"
         given = self.asked
-        kept = self.ticker and self.ticker.has_begun and (given.resume or given.resume_if_any)
+        kept = self.ticker and self.ticker.has_begun and given.resume
         if kept or (self.ticker and self.ticker.has_result):
-            return f"perfsuite: interrupted; to keep what was measured: {given.resuming}"
+            from perfsuite.store.runs import load_run, unfinished
+
+            run = load_run(unfinished(given.folder)[0])
+            counts = f"{len({one.variant for one in run.results})} of {len(run.variants)}"
+            return f"perfsuite: {counts} variants are measured; to go on:\n  {given.resuming}"
         return ""
 
     @pytest.hookimpl(trylast=True)
@@ -526,6 +539,8 @@ class PerfSession:
             from perfsuite.report.terminal import plain
 
             raise pytest.UsageError(plain(str(error))) from error
+        except KeyboardInterrupt:  # which pytest would show with the line of ours it came to
+            raise pytest.exit.Exception("interrupted", returncode=2) from None
 
     def _is_case(self, path: Path) -> bool:
         return path == ITEMS or is_case(path, self.config)

@@ -94,6 +94,12 @@ class Project:
         """Measure and return the outcome."""
         return self._told(lambda: self._pytest(*words, **environment))
 
+    def accept(self) -> None:
+        """Make the last run's numbers the baseline."""
+        (*_, path) = sorted((self.folder / ".perfsuite" / "runs").glob("*.jsonl"))
+        words = ["baseline", "accept", path.stem, "--reason=first"]
+        commands()(words, standalone_mode=False)
+
     def merge(self, count: int) -> Any:
         """Join the last runs and return the outcome."""
         paths = sorted((self.folder / ".perfsuite" / "runs").glob("*.jsonl"))
@@ -103,8 +109,8 @@ class Project:
     def _pytest(self, *words: str, **environment: str) -> None:
         # The one of pytest's plugins that collects garbage takes longer than some runs.
         without = ("-p", "no:cacheprovider", "-p", "no:unraisableexception")
-        own = (*without, "-p", "perfsuite.plugin", "--perf", "--perf-seed=7", "--perf-processes=3")
-        only = ("--perf-pack=nets.py", "--perf-packs=nets", "--perf-device=fake")
+        own = (*without, "-p", "perfsuite.plugin", "--perf", "-operf_seed=7", "--perf-processes=3")
+        only = ("--perf-packs=nets.py", "--perf-device=fake")
         with mock.patch.dict(os.environ, environment):
             _ended(pytest.main([*own, *only, *words]))
 
@@ -141,7 +147,7 @@ def against_the_last_run(folder: Path) -> dict[str, Any]:
     found = {"first": project.perf(**GANG)}
     project.move(MOVED)
     found["changed"] = project.perf(**GANG)
-    limits = ("--perf-threshold=2", "--perf-gate=6", "--perf-fail-on=unclear,faster,wrong")
+    limits = ("-operf_threshold=2", "-operf_gate=6", "--perf-fail-on=unclear,faster,wrong")
     found["limits"] = project.perf("-k", "slow or fast or hidden or noisy", *limits)
     found["checked"] = project.perf("--perf-check", "-k", "ends or counted or mixed or held")
     return found
@@ -150,7 +156,8 @@ def against_the_last_run(folder: Path) -> dict[str, Any]:
 def against_a_baseline(folder: Path) -> dict[str, Any]:
     """Accepted numbers; a shifted machine, exceptions, an interruption, shards."""
     project = Project(folder)
-    found = {"accepted": project.perf(*FEW, "--perf-accept", "--perf-reason=first")}
+    found = {"accepted": project.perf(*FEW)}
+    project.accept()
     project.move({"all": 1.05})
     found["shifted"] = project.perf(DOUBLE)
     project.move(MOVED)

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from perfsuite.boundary import FILE_BYTES, PerfError, StoreError, hidden, is_plain, plain
+from perfsuite.boundary import (
+    FILE_BYTES,
+    PerfError,
+    StoreError,
+    hidden,
+    is_plain,
+    plain,
+    user_name,
+)
 from perfsuite.run.config import kept_words
 from perfsuite.store.files import inside, is_absent, listed, opened, read, replace_file, unpacked
 
@@ -78,7 +86,10 @@ def test_only_nothing_is_absent(tmp_path: Path) -> None:
 
 
 KEPT = (
-    ("--perf --perf-tier nightly --perf-pack=a.py", "--perf --perf-tier nightly --perf-pack=a.py"),
+    (
+        "--perf --perf-tier nightly --perf-packs=a.py",
+        "--perf --perf-tier nightly --perf-packs=a.py",
+    ),
     ("--perf -k eager -mslow cases tests/x.py::y", "--perf -k eager -mslow cases tests/x.py::y"),
     ("--perf -o perf_history=postgresql://ci:s3cret@host/db", "--perf"),
     ("--perf --override-ini=perf_history=sqlite:///s3cret", "--perf"),
@@ -86,7 +97,8 @@ KEPT = (
     ("--perf --cloud-token=s3cret --cloud-token s3cret cases", "--perf cases"),
     ("-q -p no:x -n 2 --perf -Ws3cret -operf_history=s3cret", "-p no:x --perf"),
     ("--perf --perfume s3cret --perf-unknown=s3cret", "--perf"),
-    ("--perf --perf-seed", "--perf --perf-seed "),
+    ("--perf --perf-select", "--perf --perf-select "),
+    ("--perf -operf_seed=7", "--perf -o perf_seed=7"),
 )
 
 
@@ -126,3 +138,14 @@ def test_nothing_that_a_terminal_obeys_is_told() -> None:
     assert is_plain(told)
     assert told.count("\n") == 3
     assert len(str(PerfError("x" * 1_000_000, remedy="read it"))) < 5000
+
+
+@pytest.mark.parametrize("error", [KeyError("uid not found"), OSError("no name")])
+def test_who_has_no_name_accepts_under_a_number(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def unknown() -> str:
+        raise error
+
+    monkeypatch.setattr("getpass.getuser", unknown)
+    assert user_name() == f"uid {os.getuid()}"

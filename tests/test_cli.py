@@ -288,3 +288,20 @@ def test_doctor_reads_a_gpu_s_health() -> None:
     default = {"default_power_limit_w": "700"}
     assert "500 W" in next(_limited(default, {"enforced_power_limit_w": "500"}))
     assert list(_limited(default, {"enforced_power_limit_w": "700"})) == []
+
+
+def test_the_stored_runs_are_listed_and_tell_why(
+    perfsuite: Command, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    assert perfsuite("--version")[1].startswith("perfsuite 0.")
+    said = perfsuite("runs")[1]
+    assert 0 < said.index(B) < said.index(A)
+    code, said = perfsuite("why", "*softmax*")
+    assert (code, "compute.softmax" in said, "copy" in said) == (0, True, False)
+    assert perfsuite("why", "nothing")[0] == 2
+    assert perfsuite("open")[0] == 2
+    assert perfsuite("report")[0] == 0
+    assert perfsuite("open")[0] == 0
+    assert opened == [(project / "reports" / B / "index.html").as_uri()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from perfsuite.history.store import History
 from perfsuite.model import Expected, Revision, Status, Word
 from perfsuite.report import files as render
 from perfsuite.report.files import FILES
+from perfsuite.run.accept import accept
 from perfsuite.run.config import Config
 from perfsuite.run.expected import Basis
 from perfsuite.run.finish import Closing, close, short
@@ -42,7 +42,8 @@ def closed(outcome: Outcome, options: Config) -> Closing:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([Word.SAME], ["next: to accept these numbers", "  perfsuite baseline accept"]),
+        ([Word.SAME], []),
+        ([Word.SAME, Word.FASTER], ["next: if what is new or faster", "  perfsuite baseline"]),
         ([Word.NEW], ["next: run again to compare", "  perfsuite baseline accept"]),
         ([Word.SLOWER], ["next: repair what fails; only", "  perfsuite baseline accept"]),
         ([Status.SKIPPED], []),
@@ -72,37 +73,6 @@ def test_what_is_unclear_is_told_how_it_is_decided(tmp_path: Path) -> None:
     assert not any("--perf-against" in line or "accept" in line for line in lines)
 
 
-def test_what_ended_ok_is_accepted_beside_what_did_not(tmp_path: Path) -> None:
-    options = replace(OPTIONS, report=tmp_path, accept=True, reason="try", baselines=(tmp_path,))
-    outcome = outcome_of(tmp_path, Word.SAME, Status.CRASHED)
-    lines = closed(outcome, options).lines
-    assert outcome.steps.notes == ()
-    accepted, refused = (line for line in lines if "accepted: " in line)
-    assert ("added" in accepted, "1 not accepted" in accepted) == (True, True)
-    assert refused.startswith("not accepted: compute.softmax")
-    assert "(crashed: " in refused
-    none = outcome_of(tmp_path, Status.CRASHED)
-    closed(none, options)
-    (note,) = none.steps.notes
-    assert note.startswith("not accepted: nothing was accepted of run ")
-
-
-@pytest.mark.parametrize("error", [KeyError("uid not found"), OSError("no name")])
-def test_who_has_no_name_accepts_under_a_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    def unknown() -> str:
-        raise error
-
-    monkeypatch.setattr("getpass.getuser", unknown)
-    options = replace(OPTIONS, report=tmp_path, accept=True, reason="try", baselines=(tmp_path,))
-    outcome = outcome_of(tmp_path, Word.SAME)
-    closed(outcome, options)
-    assert outcome.steps.are_done
-    stored = "".join(path.read_text("utf-8") for path in tmp_path.rglob("*.json"))
-    assert f'"uid {os.getuid()}"' in stored
-
-
 def test_a_report_that_cannot_be_written_loses_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     outcome = outcome_of(tmp_path, Word.SLOWER)
@@ -127,7 +97,6 @@ def fail(*_: object, **__: object) -> None:
         ("perfsuite.history.store.History", "history not stored"),
         ("perfsuite.history.store.History.recent", "history not shown"),
         ("perfsuite.run.finish.Listeners", "packs were not asked for sections"),
-        ("perfsuite.run.finish.accept", "not accepted"),
         ("perfsuite.run.finish.commands_of", "no annotations"),
         ("perfsuite.run.finish.append_summary", "no summary of the step"),
     ],
@@ -140,7 +109,7 @@ def test_whatever_fails_costs_nothing_else(
     monkeypatch.setitem(FILES, "summary.md", render.summary)
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "step.md"))
-    options = replace(keeping(tmp_path), accept=True, reason="try", baselines=(tmp_path,))
+    options = keeping(tmp_path)
     outcome = outcome_of(tmp_path, Word.SAME)
     closing = closed(outcome, options)
     (note,) = outcome.steps.notes
@@ -153,7 +122,6 @@ def test_whatever_fails_costs_nothing_else(
     assert {each["word"] for each in said["variants"]} == {"same"}
     done = {
         "index.html not written": (place / "index.html").exists(),
-        "not accepted": any(line.startswith("accepted") for line in closing.lines),
         "no summary of the step": (tmp_path / "step.md").exists(),
     }
     assert {name for name, is_done in done.items() if not is_done} <= {*failed.split(", ")}
@@ -209,8 +177,8 @@ def test_a_run_is_stored_and_the_report_shows_what_was_before(tmp_path: Path) ->
 
 def test_what_is_accepted_becomes_part_of_the_history(tmp_path: Path) -> None:
     outcome = outcome_of(tmp_path, Word.SAME)
-    options = replace(keeping(tmp_path), accept=True, reason="new driver", baselines=(tmp_path,))
-    closed(outcome, options)
+    accept(outcome.run, tmp_path, reason="new driver", by="t")
+    closed(outcome, replace(keeping(tmp_path), baselines=(tmp_path,)))
     assert outcome.steps.are_done
     with history_of(tmp_path) as history:
         (move,) = history.series_of(outcome.run.variants[0].id, metric="time_us")[0].moves

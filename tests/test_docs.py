@@ -144,7 +144,7 @@ def test_the_commands_of_a_page_run(path: Path, shell: Path, run: Run) -> None:
             shutil.copy(twin, folder(shell) / block.said["played"])
     if label(path) != BEFORE_README:
         return
-    run("pytest --perf --perf-pack=acme-perf")
+    run("pytest --perf --perf-packs=acme-perf")
     for command in mentioned(README)[1:]:
         if command.startswith(("perfsuite report", "perfsuite history", "perfsuite doctor")):
             run(command)

@@ -27,7 +27,7 @@ def test_a_run_does_without_any_feature(
 ) -> None:
     project = citizen_in(pytester, monkeypatch)
     script = project.makepyfile(without=WITHOUT)
-    only = ("--perf-pack=acme.py", "--perf-packs=acme", "--perf-device=fake")
+    only = ("--perf-packs=acme.py", "--perf-device=fake")
     result = project.run(sys.executable, script, "--perf", *only, "--perf-processes=1")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["imported: []"])

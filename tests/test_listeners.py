@@ -163,7 +163,7 @@ def session(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
 
 
 def measured(session: pytest.Pytester) -> pytest.RunResult:
-    only = (f"--perf-pack={FOLDER / 'listening.py'}", "--perf-packs", "listening")
+    only = (f"--perf-packs={FOLDER / 'listening.py'}",)
     plugin = ("-p", "perfsuite.plugin", "-p", "no:cacheprovider")
     fake = ("--perf-device=fake", "--perf-processes=1")
     return session.runpytest_inprocess(*plugin, "--perf", *only, *fake)

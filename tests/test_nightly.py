@@ -72,7 +72,7 @@ def start(project: Path, **more: str) -> subprocess.Popen[str]:
         "PERFSUITE_LOCKS": str(project),
     }
     return subprocess.Popen(
-        [*script, "--perf-pack=acme.py", "--perf-packs=acme"],
+        [*script, "--perf-packs=acme.py"],
         cwd=project,
         env=kept | own | more,
         stdout=subprocess.PIPE,

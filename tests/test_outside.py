@@ -16,7 +16,7 @@ import pytest
 from citizens_data import PACK, RIGHT, WRONG
 
 from perfsuite.boundary import UsageError
-from perfsuite.cli import new_pack
+from perfsuite.cli import commands, new_pack
 from perfsuite.model import Pack, Tier
 from perfsuite.packs.find import packs_at
 from perfsuite.store.baselines import Baselines, Shipped, read_sku, shipped_by
@@ -71,13 +71,13 @@ def perf(
 ) -> pytest.RunResult:
     """Run a session on the fake device, where that matters in a process of its own."""
     fast = ("--perf-device=fake", "--perf-processes=1")
-    options = ("-p", "perfsuite.plugin", "--perf", f"--perf-pack={pack}", *fast)
+    options = ("-p", "perfsuite.plugin", "--perf", f"--perf-packs={pack}", *fast)
     return (folder.runpytest_subprocess if alone else folder.runpytest_inprocess)(*options, *args)
 
 
 def only(folder: pytest.Pytester, *args: str) -> pytest.RunResult:
     """Run the pack file alone; packs that happen to be installed stay out."""
-    return perf(folder, "--perf-packs=acme", *args)
+    return perf(folder, *args)
 
 
 def collected(result: pytest.RunResult) -> list[str]:
@@ -104,7 +104,7 @@ def test_what_failed_last_runs_again(folder: pytest.Pytester) -> None:
 
 
 def test_only_what_is_named_is_imported_for_quick_looks(folder: pytest.Pytester) -> None:
-    result = perf(folder, "--perf-packs=acme", "deep", alone=True)
+    result = perf(folder, "deep", alone=True)
     result.assert_outcomes(passed=4, failed=1, deselected=1)
     result.stdout.fnmatch_lines(["*quick looks*no verdict*", "* us *host*deep/test_look.py::*"])
     assert not (folder.path / "imported").exists()
@@ -122,9 +122,9 @@ def make_pack_folder(folder: pytest.Pytester, source: str) -> Path:
 
 def test_a_folder_is_a_pack_and_what_is_none_is_a_clear_error(folder: pytest.Pytester) -> None:
     place = make_pack_folder(folder, "src")
-    result = perf(folder, "--perf-packs=acme", "--collect-only", "-q", pack=f"{place}/")
+    result = perf(folder, "--collect-only", "-q", pack=f"{place}/")
     assert collected(result) == [RIGHT, WRONG]
-    result = perf(folder, pack="deep")
+    result = perf(folder, pack="./deep")
     assert result.ret == USAGE_ERROR
     result.stderr.fnmatch_lines(["*'deep' is no pack", "*where: /*", "*do: name a .py file*"])
 
@@ -132,22 +132,28 @@ def test_a_folder_is_a_pack_and_what_is_none_is_a_clear_error(folder: pytest.Pyt
 def compared_with(folder: pytest.Pytester, *args: str) -> str:
     """Run the right variant of the pack folder; return what its verdict names as its source."""
     xml = "--junit-xml=junit.xml"
-    result = perf(folder, "--perf-select=n=1,pack=acme", xml, *args, pack="vendor")
+    result = perf(folder, "--perf-select=n=1,pack=acme", xml, *args, pack="./vendor")
     result.assert_outcomes(passed=1)
     properties = ET.parse(folder.path / "junit.xml").iter("property")  # noqa: S314 - our own file
     told = {each.get("name"): each.get("value") for each in properties}
     return told.get("perf_compared_with") or ""
 
 
+def accept_newest(folder: pytest.Pytester) -> None:
+    (*_, run) = sorted((folder.path / ".perfsuite" / "runs").glob("*.jsonl"))
+    commands()(["baseline", "accept", str(run), "--reason=ours"], standalone_mode=False)
+
+
 def test_a_pack_s_own_baseline_is_used_until_the_project_has_one(folder: pytest.Pytester) -> None:
     shipped = make_pack_folder(folder, "") / "acme_made" / "baselines"
-    accept = ("--perf-accept", "--perf-reason=ours")
-    compared_with(folder, *accept)
+    compared_with(folder)
+    accept_newest(folder)
     (folder.path / "baselines").rename(shipped)
     shutil.rmtree(folder.path / ".perfsuite")
     file = shipped / "fake" / "acme.json"
     before = file.read_bytes()
-    assert compared_with(folder, *accept) == "baseline fake shipped by acme"
+    assert compared_with(folder) == "baseline fake shipped by acme"
+    accept_newest(folder)
     assert file.read_bytes() == before
     own = folder.path / "baselines"
     assert b"ours" in (own / "fake" / "acme.json").read_bytes()
@@ -160,10 +166,10 @@ def test_a_pack_s_own_baseline_is_used_until_the_project_has_one(folder: pytest.
     shutil.rmtree(own)
     product = file.with_name("sku.json")
     product.write_text(product.read_text("utf-8").replace("Fake Device", "Other Device"), "utf-8")
-    result = perf(folder, "--perf-select=n=1,pack=acme", pack="vendor")
+    result = perf(folder, "--perf-select=n=1,pack=acme", pack="./vendor")
     result.stdout.fnmatch_lines(["*note: the baseline that acme ships is not used: *fake: *"])
     file.write_text(file.read_text("utf-8")[:-20], "utf-8")
-    result = perf(folder, "--perf-select=n=1,pack=acme", pack="vendor")
+    result = perf(folder, "--perf-select=n=1,pack=acme", pack="./vendor")
     assert result.ret == USAGE_ERROR
     result.stderr.fnmatch_lines(["*the pack 'acme' ships is not usable*", f"*where: {file}*"])
 

@@ -42,8 +42,8 @@ def shown(place: Path, *words: str, gone: tuple[str, ...] = ()) -> dict[str, Any
     (place / "sitecustomize.py").write_text(blocker, encoding="utf-8")
     before = set(place.glob("reports/*/verdict.json"))
     # A change of the machine's speed is to cost no second stage.
-    own = ("--perf-device=cpu", "--perf-processes=1", "--perf-threshold=99", *words)
-    only = (f"--perf-pack={PACK}", "--perf-packs=plain")
+    own = ("--perf-device=cpu", "--perf-processes=1", "-operf_threshold=99", *words)
+    only = (f"--perf-packs={PACK}",)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "perfsuite.plugin", "--perf"]
     environment = {"PYTHONPATH": f"{place}:{ROOT}", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     subprocess.run([*command, *only, *own], check=False, cwd=place, env=os.environ | environment)

@@ -15,7 +15,7 @@ from perfsuite import plugin
 from perfsuite.explain import trace
 from perfsuite.history import store
 from perfsuite.plugin import PerfSession
-from perfsuite.run.config import Config
+from perfsuite.run.config import GONE, Config
 from perfsuite.store.runs import load_run
 from perfsuite.workers.units import Panels
 
@@ -87,7 +87,7 @@ def run(project: pytest.Pytester, *args: str) -> pytest.RunResult:
 
 def perf(project: pytest.Pytester, *args: str) -> pytest.RunResult:
     """Measure the pack file on the fake device; packs that happen to be installed stay out."""
-    only = ("--perf-pack=acme.py", "--perf-packs=acme", "--perf-device=fake")
+    only = ("--perf-packs=acme.py", "--perf-device=fake")
     return run(project, "--perf", *only, "--perf-processes=1", *args)
 
 
@@ -145,7 +145,7 @@ def test_servers_start_while_packs_are_listed_and_end_before_items_run(
         ([".", "-k", "test_look"], ["begin", "list", "close", "look"]),
         (["--collect-only"], ["list"]),
         (["--setup-only"], ["list"]),
-        (["--perf-pack=nowhere.py"], ["begin", "list", "close"]),
+        (["--perf-packs=nowhere.py"], ["begin", "list", "close"]),
     ):
         said.clear()
         perf(project, *given, *ONLY_DOUBLE)
@@ -169,7 +169,7 @@ def test_collecting_takes_variants_only_and_measures_nothing(project: pytest.Pyt
 def test_each_pack_belongs_to_one_case_module(project: pytest.Pytester) -> None:
     add_cases(project, "test_acme", "test_other")
     project.makepyfile(rest=PACK)
-    both = ("--perf-pack", "rest.py", "--perf-packs", "acme,rest")
+    both = ("--perf-packs", "acme.py,rest.py")
     result = perf(project, *both, "--collect-only", "-q", *ONLY_DOUBLE)
     lines = [line.partition("[")[::2] for line in result.outlines if line.startswith("cases")]
     assert {where for where, name in lines if name.startswith("acme.")} == {
@@ -190,8 +190,7 @@ def test_a_run_reports_each_variant_as_it_ended(
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_WORKSPACE", str(project.path))
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(step))
-    accept = ("--perf-accept", "--perf-reason", "try")
-    result = perf(project, "--junit-xml", "junit.xml", "-v", "-rA", *accept)
+    result = perf(project, "--junit-xml", "junit.xml", "-v", "-rA")
     result.assert_outcomes(passed=3, failed=1, skipped=1)
     result.stdout.fnmatch_lines(
         [
@@ -201,14 +200,10 @@ def test_a_run_reports_each_variant_as_it_ended(
             "  acme.wrong?n=1?: wrong",
             "      output differs *",
             "report: reports/*/index.html",
-            "accepted: 2 added, *, 2 not accepted in *",
-            "not accepted: acme.wrong?n=1? (wrong: output differs *",
             # The line of the case's decorator, in the pack's file.
             "::error file=acme.py,line=20,title=wrong%3A acme.wrong[[]n=1[]]::*",
         ]
     )
-    accepted = project.path / "baselines" / "fake" / "acme.json"
-    assert "acme.wrong" not in accepted.read_text("utf-8")
     assert step.read_text("utf-8").startswith("### ❌ 1 failed")
     cases = ET.parse(project.path / "junit.xml").iter("testcase")  # noqa: S314 - our own file
     told = {
@@ -286,7 +281,7 @@ def test_an_environment_that_changed_fails_with_a_code_of_its_own(
 
 def test_a_broken_pack_fails_one_item_and_the_others_run(project: pytest.Pytester) -> None:
     project.makepyfile(sick="raise RuntimeError('no such compiler')")
-    both = ("--perf-pack", "sick.py", "--perf-packs", "acme,sick")
+    both = ("--perf-packs", "acme.py,sick.py")
     result = perf(project, *both, "--perf-check", *ONLY_DOUBLE)
     result.assert_outcomes(passed=2, skipped=1, failed=1)
     (run_file,) = project.path.glob(".perfsuite/runs/*")
@@ -307,28 +302,24 @@ def test_a_claim_brings_the_variants_it_needs(project: pytest.Pytester) -> None:
         (["--perf-shard=3/2"], "'3/2' is no shard: write k/n"),
         (["--perf-shard=1"], "'1' is no shard: write k/n"),
         (["--perf-select", "colour=red"], "impl, n"),
-        (["--perf-packs", "acm"], "acme"),
+        (["--perf-packs", "acme.py,acm"], "choose among acme"),
         (["--perf-packs="], "no pack is named"),
-        (["--perf-pack", "missing.py"], "missing.py"),
+        (["--perf-packs", "missing.py"], "missing.py"),
         (["--perf-fail-on", "sluggish"], "slower"),
         (["-o", "perf_counters=maybe"], "perf_counters is neither true nor false"),
-        (["--perf-accept"], "--perf-reason"),
-        (["--perf-accept", "--perf-reason", "x", "--perf-check"], "leave one of them out"),
-        (["--perf-accept", "--perf-reason", "\x1b[2J"], "write it in plain text"),
         (["--perf-processes", "0"], "'0'"),
-        (["--perf-gate", "lots"], "'lots'"),
+        (["-operf_gate=lots"], "perf_gate: 'lots' is not"),
         (["--perf-tier", "huge"], "nightly"),
         (["--perf-device", "tpu"], "unknown device 'tpu'"),
-        (["--perf-repo=."], "--perf-repo says nothing by itself"),
         (["--perf-against=HEAD", "--perf-check"], "--perf-against cannot go with --perf-check"),
-        (["--perf-against=HEAD", "--perf-accept", "--perf-reason=x"], "cannot go with --perf-acc"),
+        *((["x.py", name, "x"], f"do: {instead}") for name, instead in GONE.items()),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_what_cannot_be_done_is_one_clear_error(
     project: pytest.Pytester, args: list[str], told: str
 ) -> None:
-    only = ("--perf-pack=acme.py", "--perf-packs=acme", "--perf-device=fake")
+    only = ("--perf-packs=acme.py", "--perf-device=fake")
 
     def ask() -> None:
         PerfSession(configured(project, *only, *args)).pytest_collection()
@@ -355,7 +346,7 @@ def configured(project: pytest.Pytester, *args: str) -> pytest.Config:
 
 
 def test_a_session_without_packs_says_so(project: pytest.Pytester) -> None:
-    session = PerfSession(configured(project, "--perf-threshold=5", "--perf-gate=10%"))
+    session = PerfSession(configured(project, "-operf_threshold=5", "-operf_gate=10%"))
     assert (session.asked.policy.threshold, session.asked.policy.gate) == (0.05, 0.1)
     session.chosen = Config(root=project.path)
     assert "no pack found" in str(session.pytest_report_collectionfinish([]))

@@ -34,7 +34,7 @@ from perfsuite.model import (
 )
 from perfsuite.packs.find import discover
 from perfsuite.run.accept import accept, reset
-from perfsuite.run.config import Config
+from perfsuite.run.config import ALWAYS, Config
 from perfsuite.run.expected import source_of
 from perfsuite.run.run import Outcome, execute, refusal
 from perfsuite.store.runs import RunFile, list_runs, load_run
@@ -334,7 +334,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(place: Place) -> None:
     kept = re.sub(rb'"wall_s":[0-9.]+', b'"wall_s":100.0', lines[results[1]])
     whole.run_file.write_bytes(b"".join([*lines[: results[1]], kept]) + b'{"kind":"resu')
     log = Log()
-    resumed = place.execute(replace(asked, resume=True), log)
+    resumed = place.execute(replace(asked, resume=ALWAYS), log)
     assert resumed.run.id == whole.run.id
     assert len(log.done) == 2
     assert words(resumed) == ["new"] * 3
@@ -367,11 +367,11 @@ def test_a_run_of_other_code_is_not_resumed(place: Place) -> None:
     run = place.execute(asked).run
     part = structs.replace(run, id="29990101-000000-aaaa", commit="abc-dirty")
     RunFile.create(asked.folder, part).close()
-    edited = replace(place.request(PACK + "# edited\n"), resume=True)
+    edited = replace(place.request(PACK + "# edited\n"), resume=ALWAYS)
     told = rf"commit abc-dirty \(code {run.code}\), and now it is commit .* \(code (?!{run.code})"
     with pytest.raises(UsageError, match=told):
         place.execute(edited)
-    assert place.execute(replace(place.request(), resume=True)).run.id == part.id
+    assert place.execute(replace(place.request(), resume=ALWAYS)).run.id == part.id
 
 
 class Stopped:

@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import sys
+import webbrowser
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -50,8 +51,9 @@ from perfsuite.packs.select import missing_need, parse_selection
 from perfsuite.packs.select import select as chosen
 from perfsuite.report import view
 from perfsuite.report.data import RunView, read
-from perfsuite.report.files import write_beside, write_report
-from perfsuite.report.terminal import first_line, skip_lines
+from perfsuite.report.files import PAGE, write_beside, write_report
+from perfsuite.report.terminal import accounts_of, first_line, skip_lines
+from perfsuite.run.accept import is_selected
 from perfsuite.run.config import Config, exceptions_of
 from perfsuite.run.expected import find_expected
 from perfsuite.run.finish import run_view_of
@@ -81,7 +83,7 @@ from perfsuite.store.baselines import (
     skus_in,
 )
 from perfsuite.store.files import refusing
-from perfsuite.store.runs import last_run
+from perfsuite.store.runs import last_run, list_runs, load_run
 from perfsuite.store.sku import fingerprint_differs, sku_for, sku_of
 from perfsuite.workers.units import open_panels, products_of, resolved
 
@@ -94,12 +96,29 @@ app = typer.Typer(
 baseline_commands = typer.Typer(help="The accepted numbers of each SKU.", no_args_is_help=True)
 app.add_typer(baseline_commands, name="baseline")
 
+
+def _say_version(is_asked: bool) -> None:  # noqa: FBT001 - Typer's
+    if is_asked:
+        say(f"perfsuite {perfsuite.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def version_option(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say it")
+    ] = False,
+) -> None:
+    """GPU performance regression suite. Measuring itself is: pytest --perf"""  # noqa: D400
+
+
 Select = Annotated[
     str, typer.Option("--select", metavar="EXPR", help="As --perf-select: 'impl=triton,n>=1e6'")
 ]
 Selected = Annotated[
     list[str] | None,
-    typer.Option("--select", metavar="WORD", help="A pack, pack.case or variant; repeatable"),
+    typer.Option("--select", metavar="WORD", help="A pack, pack.case, id or pattern; repeatable"),
 ]
 TierOption = Annotated[Tier, typer.Option(help="How many values of each axis")]
 
@@ -245,6 +264,51 @@ def report(
 
 
 @app.command()
+def runs() -> None:
+    """List the stored runs, the newest first."""
+    rows = []
+    for path in list_runs(find_project().folder):
+        found = load_run(path)
+        counts = Counter(verdict.word.value for verdict in found.verdicts)
+        told = ", ".join(f"{count} {word}" for word, count in counts.most_common())
+        told = (told or "no verdict") if found.finished else "interrupted"
+        when = found.started.replace("T", " ")[:16]
+        rows.append((found.id, when, found.sku.slug, found.commit[:12], told))
+    say_table(f"{len(rows)} runs", ("run", "started, UTC", "SKU", "commit", "outcome"), rows)
+
+
+@app.command()
+def why(
+    variant: Annotated[str, typer.Argument(help="An id, a case, a pattern such as '*softmax*'")],
+    run: Annotated[str, typer.Option("--run", metavar="RUN", help="Default: the newest")] = "",
+) -> None:
+    """Say a variant's verdict in the last run, its numbers, and what explains them."""
+    project = find_project()
+    run_view = viewed(with_baselines(project, None), stored_run(project, run))
+    told = {n: a for n, a in accounts_of(run_view, project).items() if is_selected(n, variant)}
+    if not told:
+        raise UsageError(
+            f"run {run_view.run.id} has no variant {variant!r}",
+            remedy="perfsuite list names variants; another run: --run RUN",
+        )
+    for account in told.values():
+        say(account.text)
+
+
+@app.command("open")
+def open_page() -> None:
+    """Open the newest run's report in the browser, and say where it lies."""
+    found = stored_run(find_project())
+    page = find_project().root / "reports" / found.id / PAGE
+    if not page.is_file():
+        raise UsageError(
+            "its report is not there", where=str(page), remedy=f"perfsuite report {found.id}"
+        )
+    say(str(page))
+    webbrowser.open(page.as_uri())
+
+
+@app.command()
 def compare(
     before: Annotated[str, typer.Argument(metavar="A", help="A run file or id, of before")],
     now: Annotated[str, typer.Argument(metavar="B", help="A run file or id: what is judged")],
@@ -288,12 +352,12 @@ def accept(
         raise typer.Exit(1) from error
     changed = {**accepted.changed, **{n: f"SLOWER: {why}" for n, why in accepted.slower.items()}}
     rows = [
-        *((name, "added", "") for name in accepted.added),
         *((name, "changed", what) for name, what in changed.items()),
         *((name, "left as it is", "no more than noise") for name in accepted.unchanged),
         *((name, "not accepted", why) for name, why in accepted.refused.items()),
     ]
-    say_table(f"Accepted from run {run}", ("variant", "outcome", "why"), rows)
+    if rows:  # what is added is only counted: of first numbers that is all
+        say_table(f"Accepted from run {run}", ("variant", "outcome", "why"), rows)
     say(f"accepted: {accepted}")
     for path in accepted.written:
         say(f"wrote {path}")
@@ -373,7 +437,7 @@ def show(
             say_skus(root)
 
 
-@baseline_commands.command()
+@baseline_commands.command(hidden=True)
 def folders() -> None:
     """Say where this project's baselines lie, one folder a line; the first is written to."""
     for folder in with_baselines(find_project(), None).baselines:
@@ -525,11 +589,14 @@ def rendered(project: Config, names: Sequence[str], folder: Path) -> Path:
     run, *others = [stored_run(project, name) for name in names]
     if others:
         return write_beside((run, *others), folder)
-    project = project.chosen()
+    return write_report(viewed(project.chosen(), run), folder)
+
+
+def viewed(project: Config, run: Run) -> RunView:
+    """Return a stored run as it is reported."""
     basis = find_expected(project.baseline_roots, project.folder, run=run, packs=project.packs)
     outcome = Outcome(basis.hold(run), project.folder, basis)
-    run_view = run_view_of(outcome, project.packs, history=known_history(project, outcome))
-    return write_report(run_view, folder)
+    return run_view_of(outcome, project.packs, history=known_history(project, outcome))
 
 
 # It becomes a module's, a distribution's and a file's name: lower-case, with a letter first.

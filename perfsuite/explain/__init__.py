@@ -43,4 +43,4 @@ def perf_doctor() -> Sequence[str]:
     """Say with what counters would be read, and what stands against it."""
     from perfsuite.explain.counters import readers
 
-    return [f"Counters (--perf-counters): {each}" for each in readers()]
+    return [f"Counters (perf_counters): {each}" for each in readers()]

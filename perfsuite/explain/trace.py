@@ -107,7 +107,7 @@ class Tracing(Struct, kw_only=True):
     def _is_known(self, variant: Variant) -> bool:
         entry = self.entries.get(variant.id)
         kernels = entry.kernels if entry else ()
-        is_asked = self.config.accept or self.config.counters
+        is_asked = self.config.counters
         is_stored = bool(kernels) or (entry is not None and not is_asked)
         if kernels and self.config.counters and not refusal(self.panels[0].setup.device):
             # Copies and fills by the driver, which have no shape, are never counted.

@@ -37,11 +37,13 @@ def discover(
     """Return the packs of ``extra``, of this environment and of ``root/plugins``, in this order.
 
     A pack that is installed and also lies in a folder is taken once: from ``extra`` if named
-    there, else as installed. ``allow`` keeps only packs of these names. A path of ``extra`` that
-    is no pack, or a name of ``allow`` that is not found, is a ``UsageError``; anything wrong with
-    a pack nobody named is that source's ``error``.
+    there, else as installed. ``allow`` keeps only packs of these names, and those at these paths:
+    what is no plain name is a path. A path that is no pack, or a name that is not found, is a
+    ``UsageError``; anything wrong with a pack nobody named is that source's ``error``.
     """
-    found = [source for path in extra for source in packs_at(path)]
+    named = [s for w in allow if not w.isidentifier() for s in packs_at(Path(w))]
+    allow = [*filter(str.isidentifier, allow), *(source.name for source in named)]
+    found = [*named, *(source for path in extra for source in packs_at(path))]
     for entry in entry_points(group=GROUP):
         version = entry.dist.version if entry.dist else ""
         requires = (entry.dist.requires or ()) if entry.dist else ()
@@ -65,7 +67,8 @@ def discover(
     if unknown := [name for name in allow if name not in first]:
         raise UsageError(
             f"no pack has the name {unknown[0]!r}",
-            remedy=f"choose among {', '.join(sorted(first)) or 'none: no pack was found'}",
+            remedy=f"choose among {', '.join(sorted(first)) or 'none: no pack was found'}; "
+            f"a folder is named as ./{unknown[0]}",
         )
     return tuple(source for source in kept if not allow or source.name in allow)
 

@@ -15,4 +15,4 @@ def perf_commands(app: typer.Typer) -> None:
     """Add ``perfsuite prove``."""
     from perfsuite.prove.page import prove
 
-    app.command()(prove)
+    app.command(hidden=True)(prove)

@@ -52,10 +52,8 @@ from perfsuite.report.view import Mark, mark, tallies
 from perfsuite.stats import estimate, pooled
 
 # Without these options of the run a variant is not there, or is another.
-KEPT = {
-    *("--perf-pack", "--perf-device", "--perf-processes", "--perf-seed"),
-    *("--perf-repo", "--perf-against-build"),
-}
+KEPT = {"--perf-packs", "--perf-device", "--perf-processes"}
+KEPT_SETTINGS = {"perf_seed", "perf_repo", "perf_against_build"}
 
 TIME, CYCLES = CLOCKS
 # A browser has to hold the whole page: above so many variants, quiet ones are a row alone, and so
@@ -508,13 +506,19 @@ def _kept(command: str) -> tuple[str, ...]:
         words = iter(shlex.split(command))
     except ValueError:  # typed by hand into a run file
         return ()
-    pairs = (word.partition("=") for word in words)
-    # With "=": pytest takes a path that stands alone for part of the project.
-    return tuple(
-        f"{name}={value if equals else next(words, '')}"
-        for name, equals, value in pairs
-        if name in KEPT
-    )
+    found = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name not in {*KEPT, "-o"}:
+            continue
+        value = value if equals else next(words, "")
+        if name == "-o" and value.partition("=")[0] in KEPT_SETTINGS:
+            found.append(f"--override-ini={value}")
+        # The names of packs stand in the variant's id. With "=": pytest takes a path that stands
+        # alone for part of the project.
+        elif name in KEPT and (name != "--perf-packs" or not value.replace(",", "").isidentifier()):
+            found.append(f"{name}={value}")
+    return tuple(found)
 
 
 def explained_by(change: Change | None, before: SideView, now: SideView) -> Explained:

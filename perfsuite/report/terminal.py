@@ -180,11 +180,6 @@ def skip_lines(run_view: RunView) -> list[str]:
     return str(_texts().skipped(skips(run_view.variants))).splitlines()
 
 
-def costs(run: Run, report_s: float) -> list[str]:
-    """Return what a run itself cost: its phases, the device's share, the slowest variants."""
-    return str(_texts().costs(run, report_s)).splitlines()
-
-
 @cache
 def _texts(width: int = 0) -> Any:
     """Return the macros of what the terminal tells; what they output is made plain."""

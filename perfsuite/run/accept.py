@@ -6,6 +6,7 @@ import reprlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from perfsuite.boundary import UsageError, is_plain, plain
@@ -181,13 +182,12 @@ def _standing(run: Run, old: BaselineEntry, new: BaselineEntry, then: Source | N
 
 def refuse_changed(run: Run, select: Sequence[str] = ()) -> None:
     """Raise UsageError if what is selected of a run is of code that is in no commit."""
-    names = [n.id for n in run.variants if not select or any(_is_selected(n.id, w) for w in select)]
+    names = [n.id for n in run.variants if not select or any(is_selected(n.id, w) for w in select)]
     if changed := sorted({name.partition(".")[0] for name in names if _is_changed(run, name)}):
         raise UsageError(
             f"the code of {', '.join(changed)} is changed since {run.commit}, and in no commit",
             where=f"run {run.id}",
-            remedy="commit it and measure again; or accept it as it is: --allow-dirty, with "
-            "--perf-accept --perf-allow-dirty",
+            remedy="commit it and measure again; or accept it as it is: --allow-dirty",
         )
 
 
@@ -275,7 +275,7 @@ def _chosen(run: Run, select: Sequence[str]) -> dict[str, Result]:
         )
     names = {result.variant for result in run.results}
     for word in select:
-        if not any(_is_selected(name, word) for name in names):
+        if not any(is_selected(name, word) for name in names):
             raise UsageError(
                 f"run {run.id!r} has no result of {word!r}",
                 remedy="select by pack, by pack.case or by a whole variant id of this run",
@@ -285,7 +285,7 @@ def _chosen(run: Run, select: Sequence[str]) -> dict[str, Result]:
     ended = {(result.variant, result.stage): result for result in run.results}
     worst_last = sorted(ended.values(), key=lambda result: result.status is not Status.OK)
     chosen = {result.variant: result for result in worst_last}
-    return {n: r for n, r in chosen.items() if any(_is_selected(n, word) for word in words)}
+    return {n: r for n, r in chosen.items() if any(is_selected(n, word) for word in words)}
 
 
 def _refused(results: Iterable[Result]) -> dict[str, str]:
@@ -306,8 +306,10 @@ def named(refused: Mapping[str, str]) -> Iterator[str]:
         yield f"{len(refused) - _MOST_NAMED} more"
 
 
-def _is_selected(name: str, word: str) -> bool:
-    return name == word or name.startswith((f"{word}.", f"{word}["))
+def is_selected(name: str, word: str) -> bool:
+    """Say whether a word names a variant: its pack, pack.case or id, or a pattern with * and ?."""
+    is_part = name == word or name.startswith((f"{word}.", f"{word}["))
+    return is_part or fnmatchcase(name, word.replace("[", "[[]"))
 
 
 def check_sku(sku: Sku, folder: Path) -> None:

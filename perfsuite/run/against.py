@@ -391,7 +391,7 @@ def of_one_code(run: Run) -> Iterator[tuple[str, str]]:
 MAKE = f"name another revision, or {FROM_THERE}"
 INSTALL = (
     "install the code under test from the repository (pip install -e), or name its repository "
-    "(--perf-repo), or the packs that are of it (--perf-packs)"
+    "(perf_repo), or the packs that are of it (--perf-packs)"
 )
 QUIET = "end other work on this machine and measure again"
 # What helps where the code that an entry comes from cannot be side A.

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from perfsuite.boundary import UsageError, hidden, is_plain
+from perfsuite.boundary import UsageError, hidden
 from perfsuite.hooks import added, features
 from perfsuite.judge.compare import FAIL_WORDS, Policy
 from perfsuite.model import (
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from perfsuite.store.baselines import Root
 
 
+T = TypeVar("T")
 TIERS = ("smoke", "nightly", "full")
 # The environment changed, and nothing else fails. 0 to 5 are pytest's.
 EXIT_MACHINE = 14
@@ -129,6 +130,13 @@ def _packs(text: str) -> tuple[str, ...]:
     return _words(text)
 
 
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from error
+
+
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
@@ -177,6 +185,12 @@ def _value(
     return {"metavar": metavar, "type": kind, "default": default, "help": told}
 
 
+def _text(told: str) -> Option:
+    return {"help": told, "default": ""}
+
+
+# Of --perf-resume: without a run to go on with it fails, or starts anew.
+ALWAYS, AUTO = "always", "auto"
 # Their values are plain: xdist's --looponfail sends all options to another process.
 # Commands that run without pytest read it too.
 BASELINES, BASELINES_DEFAULT = "perf_baselines", ("baselines",)
@@ -199,44 +213,29 @@ OPTIONS: Mapping[str, Option] = {
         default="auto",
     ),
     "--perf-packs": _value(
-        "NAMES", "only these packs, separated by commas", kind=_packs, default=()
+        "NAMES_OR_PATHS",
+        "only these packs, separated by commas: a name, a Python file, or a folder with a "
+        "pyproject.toml, as in acme,./more-perf",
+        kind=_packs,
+        default=(),
     ),
-    "--perf-pack": {
-        "metavar": "FILE_OR_FOLDER",
-        "action": "append",
-        "default": [],
-        "help": "one more pack: a Python file, or a folder with a pyproject.toml; repeatable",
-    },
     "--perf-processes": _value(
         "N",
         "fresh processes per variant (default: 2); more find smaller changes",
         kind=_count,
     ),
     "--perf-against": _value(
-        "REV", "compare the working tree with this revision of it, both measured now and in turns"
+        "REV", "compare the working tree with this git revision; both are measured now, in turns"
     ),
-    "--perf-against-build": _value(
-        "CMD",
-        "shell command that builds the revision, or the commit that a baseline comes from, in its "
-        "checkout; needed for what is compiled",
-        default="",
-    ),
-    "--perf-repo": _value(
-        "PATH", "the repository under test (default: that of the rootdir)", default=""
-    ),
-    "--perf-seed": _value("N", "seed of inputs and of the order", kind=int, default=0),
     "--perf-check": _flag("only check that results are right; measure nothing"),
-    "--perf-profile": _flag(
-        "tell at the end where the run's own time went: by phase, device and variant"
-    ),
-    "--perf-counters": _flag(
-        "count memory sectors and bank conflicts of the kernels that are traced, with NVIDIA's "
-        "Nsight Compute (ncu) on the PATH"
-    ),
-    "--perf-resume": _flag("continue the last run if it was interrupted, keeping what it measured"),
-    "--perf-resume-if-any": _flag(
-        "as --perf-resume where there is a run to continue, of this code and request; else anew"
-    ),
+    "--perf-resume": {
+        "nargs": "?",
+        "const": ALWAYS,
+        "choices": (ALWAYS, AUTO),
+        "metavar": AUTO,
+        "help": "go on with the last run, which was interrupted, and keep what it measured; "
+        "=auto starts a new run where there is none of this code and request",
+    },
     "--perf-time": _value(
         "DURATION",
         "how long the run may take: 30m, 90s, 1h30m; what is unclear, changed or was not measured "
@@ -248,22 +247,12 @@ OPTIONS: Mapping[str, Option] = {
         "measure this share of the variants; perfsuite merge joins all shares' runs",
         kind=_shard,
     ),
-    "--perf-accept": _flag(
-        "make this run's numbers the baseline, if every variant that ran is right; "
-        "its changes then fail nothing (needs --perf-reason)"
-    ),
-    "--perf-allow-dirty": _flag(
-        "accept numbers of a changed tree too: of code that is in no commit"
-    ),
-    "--perf-reason": _value("TEXT", "why the numbers are accepted; stored with them", default=""),
     "--perf-fail-on": _value(
         "WORDS",
         f"verdicts, statuses and claims that fail a test (default: {FAIL_ON}; in the tiers nightly "
         "and full environment too)",
         kind=_words,
     ),
-    "--perf-threshold": _value("PCT", "smallest change called slower or faster", kind=_percent),
-    "--perf-gate": _value("PCT", "smallest slower change that fails a run", kind=_percent),
     "--perf-report": _value(
         "DIR", "where to write the HTML report (default: reports)", default="reports"
     ),
@@ -281,9 +270,33 @@ INI: Mapping[str, Option] = {
         "default": [],
     },
     "perf_counters": {
-        "help": "count what traced kernels do in each run, as --perf-counters has it",
+        "help": "count memory sectors and bank conflicts of the kernels that are traced, with "
+        "NVIDIA's Nsight Compute (ncu) on the PATH",
         "type": "bool",
         "default": False,
+    },
+    "perf_repo": _text("the repository under test (default: that of the rootdir)"),
+    "perf_against_build": _text(
+        "shell command that builds a revision in its checkout; needed for what is compiled"
+    ),
+    "perf_seed": _text("seed of inputs and of the order (default: 0)"),
+    "perf_threshold": _text("smallest change that is called slower or faster, in percent"),
+    "perf_gate": _text("smallest slower change that fails a run, in percent"),
+}
+_IN_INI = "set {0} = ... in the ini file, or for one run -o {0}=..."
+_ACCEPT = 'look at the run first, then: perfsuite baseline accept RUN --reason "..."'
+# Options of before, each with what is written in its place.
+GONE: Mapping[str, str] = {
+    "--perf-pack": "name the path with --perf-packs=PATH",
+    "--perf-resume-if-any": "write --perf-resume=auto",
+    "--perf-profile": "the report's page has the table of a run's own time",
+    "--perf-accept": _ACCEPT,
+    "--perf-reason": _ACCEPT,
+    "--perf-allow-dirty": f"{_ACCEPT} --allow-dirty",
+    **{
+        f"--{name.replace('_', '-')}": _IN_INI.format(name)
+        for name in INI
+        if name not in {"perf_cases", BASELINES, "perf_wheels"}
     },
 }
 
@@ -311,8 +324,9 @@ def kept_words(words: Iterable[str], paths: Collection[str]) -> Iterator[str]:
             has_value = options.get(name, {}).get("action") != "store_true"
             is_next = has_value and (len(word) == len("-k") if is_choice else not equals)
             yield from map(hidden, (word, *([next(given, "")] if is_next else [])))
-        elif name in SETTERS:
-            setting = value if equals else next(given, "")
+        elif name in SETTERS or word.startswith("-o"):
+            glued = value if name in SETTERS else word[len("-o") :]
+            setting = glued or next(given, "")
             if setting.partition("=")[0] in INI:
                 yield from ("-o", hidden(setting))
         elif word in paths:
@@ -350,13 +364,8 @@ class Config:
     repo: str = ""
     time_s: float = inf
     share: tuple[int, int] | None = None
-    resume: bool = False
-    resume_if_any: bool = False
+    resume: str | None = None
     counters: bool = False
-    profile: bool = False
-    accept: bool = False
-    reason: str = ""
-    allow_dirty: bool = False
     report: Path = Path("reports")
     baselines: tuple[Path, ...] = ()
     wheels: tuple[Path, ...] = ()
@@ -392,7 +401,8 @@ class Config:
     def resuming(self) -> str:
         """The command that goes on with this session's run, if it is interrupted."""
         words = shlex.split(self.command)
-        return self.command if "--perf-resume" in words else f"{self.command} --perf-resume"
+        is_asked = any(word.partition("=")[0] == "--perf-resume" for word in words)
+        return self.command if is_asked else f"{self.command} --perf-resume"
 
     def chosen(self) -> Config:
         """List the packs in a child process, and select among their variants."""
@@ -436,30 +446,31 @@ def config_of(config: pytest.Config) -> Config:
     failing = frozenset(usual if values["fail_on"] is None else values["fail_on"])
     _refuse(values, failing - {*FAIL_WORDS, *STATUS_WORDS})
     try:
-        counters = values["counters"] or bool(config.getini("perf_counters"))
+        counters = bool(config.getini("perf_counters"))
     except Exception as error:  # pytest's own are no ValueErrors in each version
         raise UsageError(
             f"perf_counters is neither true nor false: {error}",
             where="the ini file, or -o on the command line",
             remedy="write perf_counters = true, or leave it out",
         ) from error
-    settings = Settings(check_only=values["check"], seed=values["seed"])
+    settings = Settings(check_only=values["check"], seed=_set(config, "perf_seed", _whole) or 0)
     if processes := values["processes"]:
         confirm = max(processes, settings.confirm_processes)
         settings = replace(settings, processes=processes, confirm_processes=confirm)
-    # What is accepted is no failure, however it compares with what it replaces.
-    words = () if values["accept"] else tuple(failing & set(FAIL_WORDS))
+    words = tuple(failing & set(FAIL_WORDS))
+    threshold, gate = (_set(config, name, _percent) for name in ("perf_threshold", "perf_gate"))
     root, given = config.rootpath, map(str, config.invocation_params.args)
     return Config(
         root=root,
         settings=settings,
-        policy=Policy(threshold=values["threshold"], gate=values["gate"], fail_on=words),
+        policy=Policy(threshold=threshold, gate=gate, fail_on=words),
         failing=failing & set(STATUS_WORDS),
         counters=counters,
         time_s=values["time"] or inf,
         share=values["shard"],
         only=values["packs"],
-        pack=tuple(map(Path, values["pack"])),
+        against_build=config.getini("perf_against_build"),
+        repo=config.getini("perf_repo"),
         report=root / values["report"],
         # The default comes as text, what a project sets as paths.
         baselines=tuple(root / path for path in config.getini(BASELINES)),
@@ -474,41 +485,28 @@ def config_of(config: pytest.Config) -> Config:
 
 
 # Options that are taken as they are.
-_PLAIN = (
-    *("device", "tier", "select", "resume", "resume_if_any", "profile"),
-    *("accept", "reason", "allow_dirty", "against", "against_build", "repo"),
-)
+_PLAIN = ("device", "tier", "select", "resume", "against")
+
+
+def _set(config: pytest.Config, name: str, kind: Callable[[str], T]) -> T | None:
+    """Return a setting of the ini file, None without one; ``UsageError`` where it is odd."""
+    text = config.getini(name)
+    try:
+        return kind(text) if text else None
+    except argparse.ArgumentTypeError as error:
+        where = "the ini file, or -o on the command line"
+        raise UsageError(f"{name}: {error}", where=where, remedy="correct it") from error
 
 
 def _refuse(values: Mapping[str, Any], unknown: Collection[str]) -> None:
-    """Refuse options that contradict each other, or say nothing by themselves."""
-    reason, is_accepted, is_checked = (values[name] for name in ("reason", "accept", "check"))
-    is_beside = values["against"] is not None
+    """Refuse options that contradict each other."""
     known = ", ".join((*FAIL_WORDS, *STATUS_WORDS))
-    alone, other = "leave one of them out", "run them one after the other"
-    for is_odd, what, remedy in (
-        (unknown, f"--perf-fail-on does not know {', '.join(unknown)}", f"choose among {known}"),
-        (
-            not is_plain(reason),
-            f"--perf-reason holds what cannot be stored: {reason!r}",
-            "write it in plain text",
-        ),
-        (
-            is_accepted and not reason.strip(),
-            "--perf-accept needs a reason, which is stored with the numbers",
-            'add --perf-reason "why these numbers are right"',
-        ),
-        (is_accepted and is_checked, "--perf-check measures nothing for --perf-accept", alone),
-        (is_beside and is_checked, "--perf-against cannot go with --perf-check", other),
-        (is_beside and is_accepted, "--perf-against cannot go with --perf-accept", other),
-        (
-            not is_beside and values["repo"],
-            "--perf-repo says nothing by itself",
-            "name a revision with --perf-against=REV, or leave it out",
-        ),
-    ):
-        if is_odd:
-            raise UsageError(what, remedy=remedy)
+    if unknown:
+        what = f"--perf-fail-on does not know {', '.join(unknown)}"
+        raise UsageError(what, remedy=f"choose among {known}")
+    if values["against"] is not None and values["check"]:
+        what = "--perf-against cannot go with --perf-check"
+        raise UsageError(what, remedy="run them one after the other")
 
 
 # Pytest reads settings from these as well.

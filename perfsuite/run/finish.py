@@ -1,4 +1,4 @@
-"""After the last measurement: write the report, accept the numbers, say what to do next."""
+"""After the last measurement: write the report, say what to do next."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from perfsuite.boundary import from_environment, user_name
+from perfsuite.boundary import from_environment
 from perfsuite.hooks import features
 from perfsuite.model import Pack, Run, Section, Side, Word
 from perfsuite.packs.load import Listeners
 from perfsuite.report.data import RunView, read
 from perfsuite.report.files import PAGE, VERDICT, append_summary, commands_of, files, write_report
-from perfsuite.run.accept import accept, named
 from perfsuite.run.config import Config
 from perfsuite.run.expected import Basis, beside, source_of
 from perfsuite.run.run import Outcome, Steps, entries_in
@@ -94,7 +93,7 @@ class Closing:
 
 
 def close(outcome: Outcome, config: Config) -> Closing:
-    """Report the run, tell GitHub if it is there, and accept the run if that was asked for.
+    """Report the run, tell GitHub if it is there, and say what to do next.
 
     Each is a step of ``outcome.steps``. The verdicts are on disk before a pack's hook is called,
     which may never return.
@@ -112,15 +111,7 @@ def close(outcome: Outcome, config: Config) -> Closing:
     lines += [f"run: {short(outcome.run_file)}", *(f"note: {note}" for note in kept.notes)]
     found = tell_github(run_view, config.root, steps) if run_view else ()
     report_s = time.monotonic() - started
-    if config.accept:
-        act = partial(accept, run, config.baselines[0], reason=config.reason, by=user_name())
-        if accepted := steps.take("not accepted", act, None):
-            folders = {path.parent for path in accepted.written if path.parent.name != "runs"}
-            places = ", ".join(sorted(map(short, folders)))
-            lines.append(f"accepted: {accepted}{' in ' if places else ''}{places}")
-            lines += [f"not accepted: {each}" for each in named(accepted.refused)]
-            past_of(outcome, config, is_new=True)  # with what was accepted just now
-    elif run_view:
+    if run_view:
         lines += steps.take("advice left out", lambda: list(_next(run_view)), [])
     return Closing(run_view, tuple(lines), found, report_s)
 
@@ -177,8 +168,10 @@ def _next(run_view: RunView) -> Iterator[str]:
         return
     elif fails:
         yield "next: repair what fails; only if it is meant to be so, accept these numbers:"
-    else:
-        yield "next: to accept these numbers for this SKU:"
+    elif words & {Word.NEW, Word.FASTER} and Word.UNCLEAR not in words:
+        yield "next: if what is new or faster is to stay so, accept these numbers:"
+    else:  # nothing changed: a baseline that follows green runs drifts
+        return
     yield f'  perfsuite baseline accept {run.id} --reason "..."'
 
 

@@ -50,7 +50,6 @@ from perfsuite.model import (
 )
 from perfsuite.packs.select import missing_need, order
 from perfsuite.report import view
-from perfsuite.run.accept import refuse_changed
 from perfsuite.run.against import (
     MOST_PAIRED,
     MOST_SOURCES,
@@ -65,7 +64,7 @@ from perfsuite.run.against import (
     open_sides,
     sources_of,
 )
-from perfsuite.run.config import CONFIRM_END, SCREEN_END, Config, Exceptions, TimeLimit
+from perfsuite.run.config import ALWAYS, CONFIRM_END, SCREEN_END, Config, Exceptions, TimeLimit
 from perfsuite.run.expected import Basis, beside, find_expected, plausible, rank, unaccepted
 from perfsuite.store.git import code_digest, commit_of
 from perfsuite.store.runs import (
@@ -346,13 +345,11 @@ def execute(config: Config, listener: Listener, panels: Panels | None = None) ->
         opened = place.of(config.device, config.packs, settings, sides.code)
         run = new_run(config, opened[0].facts, sides.revision)
         run = replace(run, sources=sources, boards=boards_of(opened, variants))
-        if config.accept and not config.allow_dirty:
-            refuse_changed(run)
         notes = [*idle_gpus(opened, place.gpus), *filter(None, [commit_of(config.root)[1]]), *told]
         notes += () if interrupted else clock_notes(run)
         if interrupted and (refused := refusal(run, interrupted)):
             what, remedy = refused
-            if config.resume:
+            if config.resume == ALWAYS:
                 raise UsageError(what, where=str(config.folder), remedy=remedy)
             notes.append(f"not resumed, started anew: {what}")
             interrupted = None
@@ -409,10 +406,10 @@ def interrupted_run(config: Config) -> Run | None:
 
     Where it need not, it goes on only if nothing was run since, and if as much was asked for.
     """
-    if not (config.resume or config.resume_if_any):
+    if not config.resume:
         return None
     found = unfinished(config.folder)[:1]
-    if config.resume:
+    if config.resume == ALWAYS:
         if found:
             return load_run(found[0])
         raise UsageError(
@@ -853,9 +850,7 @@ class _Work:
             self.config,
             variants=tuple(one.variant for one in some),
             claims=(),
-            resume=False,
-            resume_if_any=False,
-            accept=False,
+            resume=None,
             settings=self.settings,
             time_s=self.limit.left_s(),
             source=source,

@@ -239,7 +239,7 @@ def repository_of(project: Path) -> Path:
         raise UsageError(
             f"there is no git repository to take another revision of: {error.what}",
             where=f"{OPTION}, {project}",
-            remedy="run it inside the repository under test, or name it with --perf-repo=PATH",
+            remedy="run it inside the repository under test, or name it with -o perf_repo=PATH",
         ) from error
 
 

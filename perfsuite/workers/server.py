@@ -432,7 +432,8 @@ INSTRUMENT = Path(perfsuite.__file__).resolve().parent
 # What is installed inside the repository, such as a virtual environment, is both sides' own.
 INSTALLED = frozenset({"site-packages", "dist-packages"})
 FROM_THERE = (
-    "make it there: --perf-against-build (make, git submodule update --init), or import it by name"
+    "make it there: -o perf_against_build=CMD (make, git submodule update --init), or import it "
+    "by name"
 )
 NOTHING_OF_IT = "no Python module came from there: both sides ran the same code"
 

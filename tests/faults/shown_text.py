@@ -101,7 +101,7 @@ def by_build(stage: Stage) -> Done:
     """Compare with a revision whose build fails and prints escape sequences."""
     repository(stage.project)
     build = r"printf 'x\033[2J\033]0;title\007'; exit 3"
-    return stage.perf(*QUICK, "--perf-against=HEAD", f"--perf-against-build={build}")
+    return stage.perf(*QUICK, "--perf-against=HEAD", f"-operf_against_build={build}")
 
 
 def refused(options: tuple[str, ...], stage: Stage) -> Done:
@@ -114,11 +114,10 @@ def refused(options: tuple[str, ...], stage: Stage) -> Done:
 REFUSED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("perf_counters=maybe (D25)", "maybe", ("-o", "perf_counters=maybe")),
     ("--perf-time=soon", "soon", ("--perf-time=soon",)),
-    ("--perf-threshold=nan", "nan", ("--perf-threshold=nan",)),
+    ("perf_threshold=nan", "nan", ("-operf_threshold=nan",)),
     ("--perf-select='n=='", "n==", ("--perf-select=n==",)),
-    ("--perf-reason with escape sequences", "do:",
-     ("--perf-accept", f"--perf-reason={HOSTILE}")),
-    ("--perf-pack names a file with escape sequences (D10)", "do:", (f"--perf-pack={HOSTILE}.py",)),
+    ("--perf-packs names a file with escape sequences (D10)", "do:",
+     (f"--perf-packs={HOSTILE}.py",)),
 )  # fmt: skip
 
 
@@ -150,7 +149,7 @@ FAULTS = (
     ),
     Fault(GROUP, "an id on a terminal while it runs (D29)", "slow.wait[n=a]",
           Scene("terminal", on_terminal), in_progress, is_alone=True),
-    Fault(GROUP, "a failing --perf-against-build prints escape sequences (D10)", "exit 4|exit 1",
+    Fault(GROUP, "a failing perf_against_build prints escape sequences (D10)", "exit 4|exit 1",
           Scene("build", by_build), ends, is_alone=True),
     *(
         alone(f"{done} is refused at once", f"exit 4: {part}; not MEASURED",
