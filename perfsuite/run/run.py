@@ -66,7 +66,7 @@ from perfsuite.run.against import (
     sources_of,
 )
 from perfsuite.run.config import CONFIRM_END, SCREEN_END, Config, Exceptions, TimeLimit
-from perfsuite.run.expected import Basis, beside, find_expected, plausible, rank, unaccepted
+from perfsuite.run.expected import Basis, beside, find_expected, gaps, joined, plausible, rank
 from perfsuite.store.git import code_digest, commit_of
 from perfsuite.store.runs import (
     RunFile,
@@ -86,6 +86,7 @@ from perfsuite.workers.units import (
     idle_gpus,
     measure_on,
     share_out,
+    spoilers,
     units_of,
 )
 
@@ -230,9 +231,8 @@ class Judging:
         notes = [
             *run.notes,
             *(self.basis.notes if not in_turns or is_ok - in_turns else ()),
-            *unaccepted(run),
+            *gaps(run, told),
             *self.sides.notes(),
-            *_untimed_note(told),
             *self.exceptions.notes(run),
         ]
         claims = self.exceptions.claims(excused, judged)
@@ -296,12 +296,6 @@ def _on_host(verdict: Verdict, *, is_same: bool) -> Verdict:
     return replace(verdict, word=Word.SAME_CODE, reasons=(because("not_timed"),), fails=False)
 
 
-def _untimed_note(verdicts: Sequence[Verdict]) -> Iterator[str]:
-    why = because("not_timed")
-    if count := sum(why in verdict.reasons for verdict in verdicts):
-        yield f"{view.count(count, 'variant')}: {view.sentence(why)}"
-
-
 def _held(claim: ClaimInstance, entries: Mapping[str, BaselineEntry]) -> bool:
     metric = claim.metric or "time_us"
     than, faster = (
@@ -321,14 +315,6 @@ def results_of(run: Run, stage: Stage) -> dict[str, Result]:
     return {result.variant: result for result in run.results if result.stage is stage}
 
 
-def joined(results: Sequence[Result]) -> Result:
-    """Return a canary's results on several units as one; a unit where it failed is not in it."""
-    good = [result for result in results if result.status is Status.OK]
-    evidence = tuple(process for result in good for process in result.evidence)
-    wall_s = max(result.wall_s for result in results)
-    return replace((good or results)[0], evidence=evidence, wall_s=wall_s)
-
-
 def execute(config: Config, listener: Listener, panels: Panels | None = None) -> Outcome:
     """Measure, judge, confirm and store; raises PerfError where the whole run cannot be done.
 
@@ -344,6 +330,7 @@ def execute(config: Config, listener: Listener, panels: Panels | None = None) ->
         place = panels or stack.enter_context(Panels())
         sources, told = sources_of(config, config.packs)
         opened = place.of(config.device, config.packs, settings, sides.code)
+        limit = replace(limit, started=limit.started + place.waited_s)
         run = new_run(config, opened[0].facts, sides.revision)
         run = replace(run, sources=sources, boards=boards_of(opened, variants))
         if config.accept and not config.allow_dirty:
@@ -369,7 +356,7 @@ def execute(config: Config, listener: Listener, panels: Panels | None = None) ->
             file = stack.enter_context(RunFile.create(config.folder, run))
             notes += keep_sources(config, run)
         file.run = basis.hold(file.run)
-        for note in notes:
+        for note in (*itertools.chain(*(() if config.source else spoilers(run.facts))), *notes):
             listener.note(note)
         judging = Judging(basis, config.policy, sides, config.exceptions)
         work = _Work(config, listener, place, opened, file, judging, limit)
