@@ -29,6 +29,7 @@ from perfsuite.model import (
     Verdict,
     Word,
     because,
+    built_in,
     cards_of,
 )
 from perfsuite.packs.select import missing_need
@@ -44,6 +45,9 @@ TRACED_WITHIN = 30
 MOST_SOURCES = 3
 # What was measured so is nothing to compare later runs with, unless somebody names it.
 AWAY = frozenset({Word.SLOWER, Word.ENVIRONMENT})
+# Seconds for what follows the last measurement, and for the kernels of what is new. A gang takes as
+# long as so many others. A first guess weighs as much as so many seconds of measuring.
+REPORT_S, TRACES_S, GANG, AT_FIRST_S = 2.0, 10.0, 3, 3.0
 # A command that names more by their ids is no use on a terminal: it names cases.
 MOST_CHARACTERS = 150
 # More than this share of a measured ceiling is a mistake of the case, not a record.
@@ -71,6 +75,43 @@ class Basis:
             for side in (run.variants, run.canaries)
         )
         return replace(run, variants=variants, canaries=canaries)
+
+    def forecast(self, run: Run) -> Forecast:
+        """Return how long the run will take, by the one before."""
+        return Forecast(self, run)
+
+
+class Forecast:
+    """How long a run still takes: as before, corrected by how far off that was so far.
+
+    A variant that was never measured counts as the others, a gang as several of them.
+    """
+
+    def __init__(self, basis: Basis, run: Run) -> None:
+        self._process_s = built_in(run.facts.device).process_s
+        before = basis.previous.results if basis.previous else ()
+        self._known_s = {r.variant: r.wall_s / len(r.evidence) for r in before if r.evidence}
+        self._later_s = REPORT_S if run.against or self._known_s else REPORT_S + TRACES_S
+        self._planned: dict[str, float] = {}
+        self._due_s = self._took_s = AT_FIRST_S
+
+    def plan(self, variants: Sequence[Variant], processes: int, compared: Collection[str]) -> None:
+        """Expect so many processes of each of these variants, on two sides if it is compared."""
+        for one in variants:
+            each_s = self._known_s.get(one.id, self._process_s * (GANG if one.is_gang else 1))
+            count = 1 if one.case.regime is Regime.EXACT else processes * (1 + (one.id in compared))
+            self._planned[one.id] = count * each_s
+
+    def took(self, result: Result, units: int) -> float:
+        """Learn what a variant took; return the seconds that are left."""
+        self._due_s += self._planned.pop(result.variant, 0.0)
+        self._took_s += result.wall_s
+        return self.left_s(units)
+
+    def left_s(self, units: int) -> float:
+        """Return about how many seconds are left on so many units, 0 of a device that has none."""
+        left_s = sum(self._planned.values()) * self._took_s / self._due_s / units
+        return left_s + self._later_s if self._process_s else 0.0
 
 
 def find_expected(

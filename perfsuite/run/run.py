@@ -46,7 +46,6 @@ from perfsuite.model import (
     Verdict,
     Word,
     because,
-    built_in,
 )
 from perfsuite.packs.select import missing_need, order
 from perfsuite.report import view
@@ -110,8 +109,8 @@ class Listener(Protocol):
     def phase(self, variant: str, phase: str) -> None:
         """A phase of a variant begins."""
 
-    def finished(self, result: Result, done: int, total: int) -> None:
-        """A variant ended."""
+    def finished(self, result: Result, done: int, total: int, left_s: float) -> None:
+        """A variant ended; the run goes on for about ``left_s``, unless that is not known: 0."""
 
     def note(self, text: str) -> None:
         """Something worth a line."""
@@ -373,7 +372,6 @@ def new_run(config: Config, facts: DeviceFacts, revision: Revision | None) -> Ru
     # are none: in its minutes the machine is the same to both. Of a host no level is judged.
     if config.settings.check_only or revision or not is_sustained or facts.is_host:
         canaries = []
-    able = [each for each in canaries if not missing_need(each, facts)]
     return Run(
         id=next_run_id(config.folder, now),
         started=now.isoformat(timespec="seconds"),
@@ -386,7 +384,7 @@ def new_run(config: Config, facts: DeviceFacts, revision: Revision | None) -> Ru
         commit=commit_of(config.root)[0],
         code=code_digest(config.project, config.packs),
         against=revision,
-        canaries=tuple(VariantRun(variant=each) for each in able),
+        canaries=tuple(VariantRun(variant=c) for c in canaries if not missing_need(c, facts)),
         shard=config.shard,
     )
 
@@ -459,7 +457,7 @@ class _Work:
     def __post_init__(self) -> None:
         run = self.file.run
         self.facts, self.settings, self.entries = run.facts, run.settings, entries_in(run)
-        self.peaks = peaks_of(run.sku.slug)
+        self.peaks, self.forecast = peaks_of(run.sku.slug), self.judging.basis.forecast(run)
         self.started = time.monotonic()
         self.phases_s: defaultdict[str, float] = defaultdict(float)
         self.phases_s["open"] = self.started - self.limit.started
@@ -524,9 +522,12 @@ class _Work:
         compared, settings = self.judging.sides.compared, self.settings
         known = self.entries.keys() - of_claims - compared
         known = known if self.facts.is_host else known - known
-        yield [one for one in chosen if one.id in known], 1
+        once = [one for one in chosen if one.id in known]
+        rest = [one for one in chosen if one.id not in known]
         processes = looks_of(settings).step if compared else settings.processes
-        yield [one for one in chosen if one.id not in known], processes
+        self.forecast.plan(rest, processes, compared)  # before what comes first is measured
+        yield once, 1
+        yield rest, processes
 
     def _rounds(self, fit: Any, runnable: list[Variant]) -> Iterator[Sequence[Variant]]:
         """Yield what is to be screened and confirmed: all, or what fits, then what still does."""
@@ -581,10 +582,8 @@ class _Work:
         is_screen = stage is Stage.SCREEN
         counted = [v for v in variants if v.case.regime is Regime.EXACT]
         timed = [v for v in variants if v.case.regime is not Regime.EXACT]
-        twice = sum(variant.id in self.judging.sides.compared for variant in timed)
-        count = processes * (len(timed) + twice) + len(counted)
-        estimate_s = built_in(self.facts.device).process_s * count
-        self.listener.planned(len(variants), self.facts, estimate_s)
+        self.forecast.plan(variants, processes, self.judging.sides.compared)
+        self.listener.planned(len(variants), self.facts, self.forecast.left_s(len(self.panels)))
         runs = {one.id: one for one in self.file.run.variants}
         confirming = partial(self.limit.is_over, CONFIRM_END)
         is_over = self.limit.until(SCREEN_END) if is_screen else confirming
@@ -598,7 +597,8 @@ class _Work:
             with self._lock:
                 stored = self._store(result)
                 if not stored.is_aside:
-                    self.listener.finished(stored, next(done), len(variants))
+                    left_s = self.forecast.took(stored, len(self.panels))
+                    self.listener.finished(stored, next(done), len(variants), left_s)
 
         def measure(panel: Panel, share: Sequence[Variant], *, processes: int) -> None:
             self._share(panel, share, stage, processes=processes, is_over=is_over, take=take)
