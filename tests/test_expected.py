@@ -247,3 +247,21 @@ def test_what_has_no_number_or_no_decision_is_one_line_with_its_command(tmp_path
     unclear = Verdict(variant=run.variants[1].id, word=Word.UNCLEAR)
     (told,) = gaps(run, [unclear])
     assert told.startswith("2 of 2 ")
+
+
+def test_how_long_a_run_still_takes_is_learned_as_it_goes_on() -> None:
+    run = data.finished({"copy": 100.0, "fill": 50.0})
+    variants, (first, second) = [one.variant for one in run.variants], run.results
+    found = []
+    for slower in (1, 10):
+        forecast = Basis(expected={}, previous=run).forecast(run)
+        forecast.plan(variants, len(first.evidence), frozenset())
+        whole_s = forecast.left_s(1)
+        left_s = forecast.took(replace(first, wall_s=slower * first.wall_s), 1)
+        end_s = forecast.took(second, 1)
+        assert left_s > end_s > 0
+        found.append((whole_s - end_s, left_s - end_s))
+    (whole_s, half_s), (_, slow_s) = found
+    assert whole_s == pytest.approx(first.wall_s + second.wall_s)
+    assert half_s == pytest.approx(second.wall_s)
+    assert slow_s > 1.5 * half_s

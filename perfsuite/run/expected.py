@@ -47,7 +47,7 @@ MOST_SOURCES = 3
 AWAY = frozenset({Word.SLOWER, Word.ENVIRONMENT})
 # Seconds for what follows the last measurement, and for the kernels of what is new. A gang takes as
 # long as so many others. A first guess weighs as much as so many seconds of measuring.
-REPORT_S, TRACES_S, GANG, AT_FIRST_S = 2.0, 10.0, 3, 3.0
+REPORT_S, TRACES_S, GANG, AT_FIRST_S = 2.0, 10.0, 2, 10.0
 # A command that names more by their ids is no use on a terminal: it names cases.
 MOST_CHARACTERS = 150
 # More than this share of a measured ceiling is a mistake of the case, not a record.
