@@ -67,7 +67,7 @@ BUILT_IN_DEVICES = {
             "nvidia-ml-py": "finding GPUs and reading their state",
         },
     ),
-    "cpu": BuiltIn("perfsuite.devices.cpu:CpuDevice", is_host=True, process_s=2.0),
+    "cpu": BuiltIn("perfsuite.devices.cpu:CpuDevice", is_host=True, process_s=0.7),
     "fake": BuiltIn(
         "perfsuite.testing.fake:FakeDevice",
         lists="perfsuite.testing.fake:fake_gpus",

@@ -286,7 +286,7 @@ class PerfSession:
         """Have the device's servers start: they import torch while packs are listed."""
         from perfsuite.workers.units import Panels
 
-        self.panels = Panels()
+        self.panels = Panels(self.asked.wait, self._write)
         self.config.add_cleanup(self.panels.close)
         self.panels.begin(self.asked.device, self.asked.settings)
 

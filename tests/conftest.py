@@ -15,11 +15,15 @@ from perfsuite.cli import main
 
 # A developer's team has a history; what tests make up does not belong there.
 os.environ.pop("PERFSUITE_HISTORY", None)
-# Whoever else tests or measures on this machine is none of our business.
-os.environ["PERFSUITE_LOCKS"] = f"tests {os.getpid()}"
 # A shell's background job ignores Ctrl-C, and so would all that the tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Lock apart from whoever else tests or measures on this machine, unless this measures."""
+    if not config.getoption("perf", default=False):
+        os.environ["PERFSUITE_LOCKS"] = f"tests {os.getpid()}"
 
 
 @pytest.fixture(scope="module")

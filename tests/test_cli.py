@@ -15,14 +15,13 @@ from store_data import FACTS, SKU, finished
 
 from perfsuite.boundary import UsageError
 from perfsuite.cli import (
-    _busy,
-    _limited,
     say_baselines,
     say_software,
 )
 from perfsuite.cli.launch import Order, carry_out
 from perfsuite.model import Gpu, Health, Run, Status, Verdict, Word
 from perfsuite.store.runs import RunFile
+from perfsuite.workers.units import _busy, _limited, lock
 
 STEADY = Path(__file__).parent / "packs" / "steady.py"
 PACK = ("--pack", str(STEADY))
@@ -264,12 +263,16 @@ def test_a_strict_doctor_refuses_other_work_but_not_how_the_machine_is_set_up(
 ) -> None:
     governor = tmp_path / "governor"
     governor.write_text("powersave\n", encoding="ascii")
-    monkeypatch.setattr("perfsuite.cli.GOVERNOR", governor)
+    monkeypatch.setattr("perfsuite.workers.units.GOVERNOR", governor)
     for load, expected in ((99.0, 20), (0.0, 0)):
         monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, load, load))
         code, said = perfsuite("doctor", "--device", "fake", "--strict")
         assert code == expected, said
         assert "governor 'powersave'" in said
+    with lock("fa4e00000000"):  # it answers while a run has the device
+        code, said = perfsuite("doctor", "--device", "fake", "--strict")
+    assert code == 20
+    assert f"by process {os.getpid()} (" in said
 
 
 def test_doctor_names_the_gpus_that_a_run_leaves_alone(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from perfsuite.model import (
     Work,
 )
 from perfsuite.run.accept import accept, reset
-from perfsuite.run.expected import Basis, find_expected, plausible, rank, source_of, unaccepted
+from perfsuite.run.expected import Basis, find_expected, gaps, plausible, rank, source_of
 from perfsuite.run.run import Judging, entries_in
 from perfsuite.store.runs import RunFile
 
@@ -229,6 +230,38 @@ def test_only_what_was_measured_is_to_be_accepted_as_well(tmp_path: Path) -> Non
     run = run.having(results=[replace(each, status=status) for each, status in ended])
     run = find_expected([tmp_path], tmp_path / "none", run=run).hold(run)
     told = "1 of 2 measured have no baseline entry for nvidia-h200 yet: accept them as well"
-    assert [*unaccepted(run)] == [told]
-    assert [*unaccepted(run.having(results=run.results[:1] + run.results[2:]))] == []
-    assert [*unaccepted(replace(run, settings=replace(run.settings, check_only=True)))] == []
+    assert [*gaps(run, ())] == [told]
+    assert [*gaps(run.having(results=run.results[:1] + run.results[2:]), ())] == []
+    assert [*gaps(replace(run, settings=replace(run.settings, check_only=True)), ())] == []
+
+
+def test_what_has_no_number_or_no_decision_is_one_line_with_its_command(tmp_path: Path) -> None:
+    run = data.finished({"copy": 1.0, "fill": 50.0, "scan": 80.0})
+    ends = (Status.DISTURBED, Status.OK, Status.SKIPPED)
+    ended = zip(run.results, ends, strict=True)
+    run = run.having(results=[replace(r, status=end, reason="taken") for r, end in ended])
+    (told,) = gaps(run, ())
+    assert told.startswith("1 of 2 ")
+    assert "taken" in told
+    assert shlex.split(told.rpartition("; ")[2])[-1] == COPY
+    unclear = Verdict(variant=run.variants[1].id, word=Word.UNCLEAR)
+    (told,) = gaps(run, [unclear])
+    assert told.startswith("2 of 2 ")
+
+
+def test_how_long_a_run_still_takes_is_learned_as_it_goes_on() -> None:
+    run = data.finished({"copy": 100.0, "fill": 50.0})
+    variants, (first, second) = [one.variant for one in run.variants], run.results
+    found = []
+    for slower in (1, 10):
+        forecast = Basis(expected={}, previous=run).forecast(run)
+        forecast.plan(variants, len(first.evidence), frozenset())
+        whole_s = forecast.left_s(1)
+        left_s = forecast.took(replace(first, wall_s=slower * first.wall_s), 1)
+        end_s = forecast.took(second, 1)
+        assert left_s > end_s > 0
+        found.append((whole_s - end_s, left_s - end_s))
+    (whole_s, half_s), (_, slow_s) = found
+    assert whole_s == pytest.approx(first.wall_s + second.wall_s)
+    assert half_s == pytest.approx(second.wall_s)
+    assert slow_s > 1.5 * half_s

@@ -68,6 +68,7 @@ VARIANTS = (
         ("tag!=canary", [0, 1, 2, 4]),
         ("pack=compute,tag!=canary", [4]),
         (" memory.copy[n=1024, impl=torch] ", [0]),
+        (f"{VARIANTS[3].id} {VARIANTS[0].id}", [0, 3]),
     ],
 )
 def test_a_selection_takes(text: str, chosen: list[int]) -> None:

@@ -783,7 +783,7 @@ def test_progress_is_a_line_for_what_matters_or_a_bar(monkeypatch: pytest.Monkey
         ticker.planned(3, data.FACTS, 4.0)
         ticker.phase("a.b[n=1]", "check")
         for at, status in enumerate((Status.OK, Status.CRASHED, Status.OK), start=1):
-            ticker.finished(Result(variant=f"a.b[n={at}]", status=status), at, 3)
+            ticker.finished(Result(variant=f"a.b[n={at}]", status=status), at, 3, 0.0)
         ticker.note("confirming 1")
     assert lines == [
         "perfsuite: 3 variants on NVIDIA H200, about 4.0 s",

@@ -88,7 +88,7 @@ class Log:
     def phase(self, variant: str, phase: str) -> None:
         pass
 
-    def finished(self, result: Result, done: int, total: int) -> None:
+    def finished(self, result: Result, done: int, total: int, left_s: float) -> None:
         self.done.append(f"{done}/{total} {result.variant}")
 
     def note(self, text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -188,6 +189,17 @@ def test_unit_is_locked_once_and_names_its_holder(
     refusal = pytest.raises(UsageError, match=f"'fa4e00000000' .* process {os.getpid()}")
     with lock("fa4e00000000"), lock("fa4e00000001"), refusal:
         lock("fa4e00000000")
+    told: list[str] = []
+
+    def end(text: str) -> None:
+        told.append(text)
+        holder.close()
+
+    holder = lock("fa4e00000000")
+    with lock("fa4e00000000", 600.0, end):
+        began = re.fullmatch(r".* \(.+, since ([\d:]{8})\); this run waits .*", told[0])
+    assert began
+    assert len(told) == 1
     user = ["setpriv", "--reuid=54321", "--regid=54321", "--clear-groups"]
     ask = [sys.executable, "-c", TAKES]
     env = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[1])}

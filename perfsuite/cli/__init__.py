@@ -9,13 +9,12 @@ import shutil
 import sys
 import webbrowser
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from pkgutil import resolve_name
 from string import Template
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -36,7 +35,6 @@ from perfsuite.model import (
     BaselineMetric,
     DeviceFacts,
     Expected,
-    Health,
     Pack,
     Run,
     Settings,
@@ -44,7 +42,6 @@ from perfsuite.model import (
     Tier,
     Variant,
     because,
-    built_in,
 )
 from perfsuite.packs.find import TAKEN_NAMES, discover
 from perfsuite.packs.select import missing_need, parse_selection
@@ -85,7 +82,7 @@ from perfsuite.store.baselines import (
 from perfsuite.store.files import refusing
 from perfsuite.store.runs import last_run, list_runs, load_run
 from perfsuite.store.sku import fingerprint_differs, sku_for, sku_of
-from perfsuite.workers.units import open_panels, products_of, resolved
+from perfsuite.workers.units import lock, open_panels, products_of, resolved, spoilers
 
 app = typer.Typer(
     help="GPU performance regression suite. Measuring itself is: pytest --perf",
@@ -152,7 +149,7 @@ def doctor(
         most_first = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
         rows = ((str(count), reason) for reason, count in most_first)
         say_table("Skipped", ("variants", "because it"), rows)
-    if say_spoilers(units[0]) and strict:
+    if say_spoilers(units) and strict:
         raise typer.Exit(20)
 
 
@@ -653,14 +650,10 @@ def new_pack(name: str, folder: Path | None = None, *, taken: Sequence[str] = ()
     return place
 
 
-GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 SOFTWARE = {
     "torch": "inputs, references and most implementations, on every device",
     "triton": "variants written in Triton",
 }
-BUSY_LOAD = 0.25  # of the cores; a run of our own adds about one
-BUSY_PERCENT = 5.0
-WARM_C = 80.0
 
 
 def say_software() -> None:
@@ -724,47 +717,19 @@ def say_baselines(facts: DeviceFacts, roots: Sequence[Root]) -> None:
         say(f"Baselines: none for {sku.slug}; a run is compared with the first one on this unit")
 
 
-def say_spoilers(facts: DeviceFacts) -> bool:
+def say_spoilers(units: Sequence[DeviceFacts]) -> bool:
     """Say what on this machine would spoil a comparison right now; return whether that passes.
 
     How a machine is set up, power limit and governor, does not: its baselines were measured so.
     """
-    lasting, passing = [], []
-    cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
-    # This command itself and the device it opened count too, for about a minute.
-    if load > 1 + BUSY_LOAD * cores:
-        passing.append(f"load average {load:.1f} on {cores} cores; end other work")
-    governor = GOVERNOR.read_text("ascii").strip() if GOVERNOR.is_file() else "performance"
-    if governor != "performance":
-        lasting.append(f"CPU frequency governor {governor!r}; set it to 'performance'")
-    watches = built_in(facts.device).watches
-    for gpu in listed(facts.device) if watches else ():
-        seen = resolve_name(watches)(gpu.uuid)
-        lasting += [f"GPU {gpu.index}: {each}" for each in _limited(seen.identity(), seen.state())]
-        doubts = _busy(seen.health(), seen.foreign_percent())
-        passing += [f"GPU {gpu.index}: {each}" for each in doubts]
-        seen.close()
+    passing, lasting = spoilers(units[0])
+    for unit in units:
+        try:
+            lock(unit.unit).close()
+        except UsageError as error:
+            passing.append(error.what)
     for text in (*passing, *lasting):
         say(f"Would spoil a comparison: {text}")
     if not passing and not lasting:
         say("Nothing seen that would spoil a comparison")
     return bool(passing)
-
-
-def _busy(health: Health, foreign_percent: float) -> Iterator[str]:
-    """Yield what a GPU should not show while nothing of ours runs."""
-    if foreign_percent > BUSY_PERCENT:
-        yield f"{foreign_percent:.0f} % in use by others"
-    if (health.temperature_c or 0) > WARM_C:
-        yield f"{health.temperature_c:.0f} °C while idle; look at its cooling"
-    if bad := [reason for reason in health.reasons if reason.startswith("hw_")]:
-        yield f"slowed down by its hardware ({', '.join(bad)})"
-
-
-def _limited(identity: Mapping[str, str], state: Mapping[str, str]) -> Iterator[str]:
-    default, enforced = (
-        identity.get("default_power_limit_w"),
-        state.get("enforced_power_limit_w"),
-    )
-    if default and enforced and enforced != default:
-        yield f"power limit {enforced} W, by default {default} W: only alike runs are compared"

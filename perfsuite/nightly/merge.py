@@ -18,7 +18,7 @@ from perfsuite.judge.rule import needs_pairs
 from perfsuite.model import Pack, Part, Run, Stage, VariantRun, Word
 from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.run.config import EXIT_MACHINE, TIERS
-from perfsuite.run.expected import find_expected
+from perfsuite.run.expected import find_expected, joined
 from perfsuite.run.project import (
     BaselinesOption,
     Packs,
@@ -29,7 +29,7 @@ from perfsuite.run.project import (
     stored_run,
     with_baselines,
 )
-from perfsuite.run.run import Judging, Outcome, joined
+from perfsuite.run.run import Judging, Outcome
 from perfsuite.store.baselines import Root
 from perfsuite.store.runs import RunFile, run_path
 

@@ -32,7 +32,7 @@ from perfsuite.packs.load import ARCH, RESERVED
 RANKS_PER_CORE = 4
 
 _TERM = re.compile(r"\s*([A-Za-z]\w*)\s*(!=|>=|<=|=|>|<)\s*([^\s=<>!,]+)\s*\Z")
-_EXACT = re.compile(r"\s*[A-Za-z]\w*\.[A-Za-z]\w*\[[^\[\]]*\]\s*\Z")
+_EXACT = re.compile(r"(?:\s*[A-Za-z]\w*\.[A-Za-z]\w*\[[^\[\]]*\])+\s*\Z")
 _ORDERS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
@@ -42,7 +42,7 @@ _ORDERS: Mapping[str, Callable[[float, float], bool]] = {
 
 
 class Term(NamedTuple):
-    """One condition of a selection: an axis, or one of the reserved words, or the id ("")."""
+    """One condition of a selection: an axis, or one of the reserved words, or the ids ("")."""
 
     name: str
     operator: str
@@ -63,7 +63,8 @@ class Term(NamedTuple):
         numbers = [each for each in map(_number, found) if each is not None]
         if self.operator in _ORDERS and number is not None:
             return any(_ORDERS[self.operator](each, number) for each in numbers)
-        is_equal = self.value in map(format_value, found) or number in numbers
+        wanted = self.value.split() if not self.name else [self.value]
+        is_equal = not {*wanted}.isdisjoint(map(format_value, found)) or number in numbers
         if self.operator == "=":
             return is_equal
         return bool(found or self.name == "tag") and not is_equal
@@ -82,14 +83,14 @@ class Selection:
 
 
 def parse_selection(text: str) -> Selection:
-    """Read ``impl=triton,n>=1e6``, where a comma means and, or the exact id of one variant.
+    """Read ``impl=triton,n>=1e6``, where a comma means and, or the exact ids of variants.
 
     Besides axes there are ``pack``, ``case`` and ``tag``. What cannot be read is a ``UsageError``.
     """
     if not text.strip():
         return Selection(text)
     if _EXACT.match(text):
-        return Selection(text, (Term("", "=", "".join(text.split())),))
+        return Selection(text, (Term("", "=", "".join(text.split()).replace("]", "] ")),))
     terms = []
     for part in text.split(","):
         match = _TERM.match(part)
@@ -98,7 +99,7 @@ def parse_selection(text: str) -> Selection:
                 f"the selection has {part.strip()!r}, which is no condition",
                 where=repr(text),
                 remedy="write axis=value with one of = != >= <= > <, conditions separated by "
-                "commas, or the exact id of a variant",
+                "commas, or exact ids of variants",
             )
         term = Term(*match.groups())
         if term.operator in _ORDERS and _number(term.value) is None:

@@ -48,7 +48,7 @@ from perfsuite.workers.catalogue import load_catalogue
 from perfsuite.workers.messages import read
 from perfsuite.workers.panel import Panel
 from perfsuite.workers.process import Code, EndedError, Slot
-from perfsuite.workers.units import open_panels
+from perfsuite.workers.units import Panels
 
 # How a unit's time is shared out: a tenth of it goes to other tools.
 SHARES = {"triage": 0.45, "pairs": 0.45, "tools": 0.1}
@@ -217,7 +217,7 @@ def collect(path: Path, *, root: Path, device: str, budget_s: float, say: Say) -
     if pack.error:
         raise UsageError(f"the planted pack cannot be listed: {pack.error}")
     with ExitStack() as stack:
-        panels = open_panels(device, [pack], Settings(), stack)
+        panels = stack.enter_context(Panels()).of(device, [pack], Settings(), {})
         facts = panels[0].facts
         variants = [each for each in pack.variants if not missing_need(each, facts)]
         if has_units:

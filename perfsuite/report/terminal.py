@@ -219,7 +219,7 @@ class Ticker(Closable):
             progress.BarColumn(bar_width=20),
             progress.MofNCompleteColumn(),
             progress.TimeElapsedColumn(),
-            progress.TimeRemainingColumn(),
+            progress.TextColumn("{task.fields[left]}"),
             console=Console(file=sys.stdout),
             auto_refresh=False,
             transient=True,
@@ -239,7 +239,7 @@ class Ticker(Closable):
             if self._task is not None:
                 self._bar.remove_task(self._task)
             self._bar.start()
-            self._task = self._bar.add_task("starting", total=total)
+            self._task = self._bar.add_task("starting", total=total, left="")
 
     def phase(self, variant: str, phase: str) -> None:
         """Show what is going on right now."""
@@ -250,17 +250,18 @@ class Ticker(Closable):
             self._bar.update(self._task, description=told)
             self._bar.refresh()
 
-    def finished(self, result: Result, done: int, total: int) -> None:
+    def finished(self, result: Result, done: int, total: int, left_s: float) -> None:
         """Tell of a variant that has ended; of one that ended badly at once."""
         self.has_result = True
         bad = result.status not in {Status.OK, Status.SKIPPED}
+        left = f", about {view.duration(left_s)} left" if left_s else ""
         if self._task is not None:
-            self._bar.update(self._task, completed=done, total=total)
+            self._bar.update(self._task, completed=done, total=total, left=left)
             self._bar.refresh()
         due = done == total or time.monotonic() - self._last > QUIET_S
         if bad or (self._task is None and due):
             self._last = time.monotonic()
-            self._say(f"[{done}/{total}] {result.variant}: {result.status.value}")
+            self._say(f"[{done}/{total}] {result.variant}: {result.status.value}{left}")
 
     def note(self, text: str) -> None:
         """Tell what the run has to say about itself."""

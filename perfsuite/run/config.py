@@ -242,6 +242,11 @@ OPTIONS: Mapping[str, Option] = {
         "for longest comes first, and what has no room is named",
         kind=_time,
     ),
+    "--perf-wait": {
+        **_value("DURATION", "wait while another run has the device", kind=_time, default=0.0),
+        "nargs": "?",
+        "const": inf,
+    },
     "--perf-shard": _value(
         "K/N",
         "measure this share of the variants; perfsuite merge joins all shares' runs",
@@ -321,7 +326,8 @@ def kept_words(words: Iterable[str], paths: Collection[str]) -> Iterator[str]:
         name, equals, value = word.partition("=")
         is_choice = word[:2] in CHOICES and not word.startswith("--")
         if (name in options and name.startswith("--")) or is_choice:
-            has_value = options.get(name, {}).get("action") != "store_true"
+            kind = options.get(name, {})
+            has_value = kind.get("action") != "store_true" and "nargs" not in kind
             is_next = has_value and (len(word) == len("-k") if is_choice else not equals)
             yield from map(hidden, (word, *([next(given, "")] if is_next else [])))
         elif name in SETTERS or word.startswith("-o"):
@@ -363,6 +369,7 @@ class Config:
     against_build: str = ""
     repo: str = ""
     time_s: float = inf
+    wait: float = 0.0
     share: tuple[int, int] | None = None
     resume: str | None = None
     counters: bool = False
@@ -485,7 +492,7 @@ def config_of(config: pytest.Config) -> Config:
 
 
 # Options that are taken as they are.
-_PLAIN = ("device", "tier", "select", "resume", "against")
+_PLAIN = ("device", "tier", "select", "resume", "against", "wait")
 
 
 def _set(config: pytest.Config, name: str, kind: Callable[[str], T]) -> T | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,11 +26,14 @@ from perfsuite.model import (
     Status,
     Variant,
     VariantRun,
+    Verdict,
     Word,
     because,
+    built_in,
     cards_of,
 )
 from perfsuite.packs.select import missing_need
+from perfsuite.report import view
 from perfsuite.stats import estimate
 from perfsuite.store.baselines import NO_FACTS, Baselines, Root, facts_of
 from perfsuite.store.runs import ended_runs, last_run, list_runs, read_references
@@ -41,6 +45,11 @@ TRACED_WITHIN = 30
 MOST_SOURCES = 3
 # What was measured so is nothing to compare later runs with, unless somebody names it.
 AWAY = frozenset({Word.SLOWER, Word.ENVIRONMENT})
+# Seconds for what follows the last measurement, and for the kernels of what is new. A gang takes as
+# long as so many others. A first guess weighs as much as so many seconds of measuring.
+REPORT_S, TRACES_S, GANG, AT_FIRST_S = 2.0, 10.0, 2, 10.0
+# A command that names more by their ids is no use on a terminal: it names cases.
+MOST_CHARACTERS = 150
 # More than this share of a measured ceiling is a mistake of the case, not a record.
 PLAUSIBLE = 1.05
 
@@ -66,6 +75,43 @@ class Basis:
             for side in (run.variants, run.canaries)
         )
         return replace(run, variants=variants, canaries=canaries)
+
+    def forecast(self, run: Run) -> Forecast:
+        """Return how long the run will take, by the one before."""
+        return Forecast(self, run)
+
+
+class Forecast:
+    """How long a run still takes: as before, corrected by how far off that was so far.
+
+    A variant that was never measured counts as the others, a gang as several of them.
+    """
+
+    def __init__(self, basis: Basis, run: Run) -> None:
+        self._process_s = built_in(run.facts.device).process_s
+        before = basis.previous.results if basis.previous else ()
+        self._known_s = {r.variant: r.wall_s / len(r.evidence) for r in before if r.evidence}
+        self._later_s = REPORT_S if run.against or self._known_s else REPORT_S + TRACES_S
+        self._planned: dict[str, float] = {}
+        self._due_s = self._took_s = AT_FIRST_S
+
+    def plan(self, variants: Sequence[Variant], processes: int, compared: Collection[str]) -> None:
+        """Expect so many processes of each of these variants, on two sides if it is compared."""
+        for one in variants:
+            each_s = self._known_s.get(one.id, self._process_s * (GANG if one.is_gang else 1))
+            count = 1 if one.case.regime is Regime.EXACT else processes * (1 + (one.id in compared))
+            self._planned[one.id] = count * each_s
+
+    def took(self, result: Result, units: int) -> float:
+        """Learn what a variant took; return the seconds that are left."""
+        self._due_s += self._planned.pop(result.variant, 0.0)
+        self._took_s += result.wall_s
+        return self.left_s(units)
+
+    def left_s(self, units: int) -> float:
+        """Return about how many seconds are left on so many units, 0 of a device that has none."""
+        left_s = sum(self._planned.values()) * self._took_s / self._due_s / units
+        return left_s + self._later_s if self._process_s else 0.0
 
 
 def find_expected(
@@ -262,6 +308,14 @@ def plausible(result: Result, variant: Variant, peaks: Peaks) -> Result:
     )
 
 
+def joined(results: Sequence[Result]) -> Result:
+    """Return a canary's results on several units as one; a unit where it failed is not in it."""
+    good = [result for result in results if result.status is Status.OK]
+    evidence = tuple(process for result in good for process in result.evidence)
+    wall_s = max(result.wall_s for result in results)
+    return replace((good or results)[0], evidence=evidence, wall_s=wall_s)
+
+
 def rank(one: VariantRun, unit: str) -> int:
     """Say how unwelcome a variant is on a unit, where it was screened before.
 
@@ -275,8 +329,12 @@ def rank(one: VariantRun, unit: str) -> int:
     return 1 + any(item.unit == unit for item in screened.evidence)
 
 
-def unaccepted(run: Run) -> Iterator[str]:
-    """Say per SKU how much of what ended ok its baselines lack: the rest has no numbers."""
+def gaps(run: Run, verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """Say what was not measured, whose time was not compared, and what baselines lack, by SKU."""
+    yield from _undecided(run, verdicts)
+    why = because("not_timed")
+    if count := sum(why in verdict.reasons for verdict in verdicts):
+        yield f"{view.count(count, 'variant')}: {view.sentence(why)}"
     if run.settings.check_only:
         return
     failed = {result.variant for result in run.results if result.status is not Status.OK}
@@ -289,3 +347,21 @@ def unaccepted(run: Run) -> Iterator[str]:
             f"{count} of {whole[slug]} measured have no baseline entry for {slug} yet: "
             "accept them as well"
         )
+
+
+def _undecided(run: Run, verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """Say in one line what has neither number nor decision, why, and what measures it alone."""
+    unclear = {v.variant: v.reasons[-1:] for v in verdicts if v.word is Word.UNCLEAR}
+    whys = {name: " ".join(map(view.sentence, why)) for name, why in unclear.items()}
+    whys |= {r.variant: r.reason for r in run.results if r.status is Status.DISTURBED}
+    if not whys:
+        return
+    skipped = {r.variant for r in run.results if r.status is Status.SKIPPED}
+    (why, count), *others = Counter(whys.values()).most_common()
+    more = f" ({count} of them; {view.count(len(others), 'other reason')})" if others else ""
+    again = view.command(" ".join(whys))
+    if len(again) > MOST_CHARACTERS:
+        cases = {one.variant.case.name for one in run.variants if one.id in whys}
+        again = shlex.join(["pytest", "--perf", "-k", " or ".join(sorted(cases))])
+    total = len(run.variants) - len(skipped)
+    yield f"{len(whys)} of {total} without a number or a decision: {why}{more}; {again}"

@@ -46,7 +46,6 @@ from perfsuite.model import (
     Verdict,
     Word,
     because,
-    built_in,
 )
 from perfsuite.packs.select import missing_need, order
 from perfsuite.report import view
@@ -65,7 +64,7 @@ from perfsuite.run.against import (
     sources_of,
 )
 from perfsuite.run.config import ALWAYS, CONFIRM_END, SCREEN_END, Config, Exceptions, TimeLimit
-from perfsuite.run.expected import Basis, beside, find_expected, plausible, rank, unaccepted
+from perfsuite.run.expected import Basis, beside, find_expected, gaps, joined, plausible, rank
 from perfsuite.store.git import code_digest, commit_of
 from perfsuite.store.runs import (
     RunFile,
@@ -85,6 +84,7 @@ from perfsuite.workers.units import (
     idle_gpus,
     measure_on,
     share_out,
+    spoilers,
     units_of,
 )
 
@@ -108,8 +108,8 @@ class Listener(Protocol):
     def phase(self, variant: str, phase: str) -> None:
         """A phase of a variant begins."""
 
-    def finished(self, result: Result, done: int, total: int) -> None:
-        """A variant ended."""
+    def finished(self, result: Result, done: int, total: int, left_s: float) -> None:
+        """A variant ended; the run goes on for about ``left_s``, unless that is not known: 0."""
 
     def note(self, text: str) -> None:
         """Something worth a line."""
@@ -229,9 +229,8 @@ class Judging:
         notes = [
             *run.notes,
             *(self.basis.notes if not in_turns or is_ok - in_turns else ()),
-            *unaccepted(run),
+            *gaps(run, told),
             *self.sides.notes(),
-            *_untimed_note(told),
             *self.exceptions.notes(run),
         ]
         claims = self.exceptions.claims(excused, judged)
@@ -295,12 +294,6 @@ def _on_host(verdict: Verdict, *, is_same: bool) -> Verdict:
     return replace(verdict, word=Word.SAME_CODE, reasons=(because("not_timed"),), fails=False)
 
 
-def _untimed_note(verdicts: Sequence[Verdict]) -> Iterator[str]:
-    why = because("not_timed")
-    if count := sum(why in verdict.reasons for verdict in verdicts):
-        yield f"{view.count(count, 'variant')}: {view.sentence(why)}"
-
-
 def _held(claim: ClaimInstance, entries: Mapping[str, BaselineEntry]) -> bool:
     metric = claim.metric or "time_us"
     than, faster = (
@@ -320,14 +313,6 @@ def results_of(run: Run, stage: Stage) -> dict[str, Result]:
     return {result.variant: result for result in run.results if result.stage is stage}
 
 
-def joined(results: Sequence[Result]) -> Result:
-    """Return a canary's results on several units as one; a unit where it failed is not in it."""
-    good = [result for result in results if result.status is Status.OK]
-    evidence = tuple(process for result in good for process in result.evidence)
-    wall_s = max(result.wall_s for result in results)
-    return replace((good or results)[0], evidence=evidence, wall_s=wall_s)
-
-
 def execute(config: Config, listener: Listener, panels: Panels | None = None) -> Outcome:
     """Measure, judge, confirm and store; raises PerfError where the whole run cannot be done.
 
@@ -343,6 +328,7 @@ def execute(config: Config, listener: Listener, panels: Panels | None = None) ->
         place = panels or stack.enter_context(Panels())
         sources, told = sources_of(config, config.packs)
         opened = place.of(config.device, config.packs, settings, sides.code)
+        limit = replace(limit, started=limit.started + place.waited_s)
         run = new_run(config, opened[0].facts, sides.revision)
         run = replace(run, sources=sources, boards=boards_of(opened, variants))
         notes = [*idle_gpus(opened, place.gpus), *filter(None, [commit_of(config.root)[1]]), *told]
@@ -366,7 +352,7 @@ def execute(config: Config, listener: Listener, panels: Panels | None = None) ->
             file = stack.enter_context(RunFile.create(config.folder, run))
             notes += keep_sources(config, run)
         file.run = basis.hold(file.run)
-        for note in notes:
+        for note in (*itertools.chain(*(() if config.source else spoilers(run.facts))), *notes):
             listener.note(note)
         judging = Judging(basis, config.policy, sides, config.exceptions)
         work = _Work(config, listener, place, opened, file, judging, limit)
@@ -383,7 +369,6 @@ def new_run(config: Config, facts: DeviceFacts, revision: Revision | None) -> Ru
     # are none: in its minutes the machine is the same to both. Of a host no level is judged.
     if config.settings.check_only or revision or not is_sustained or facts.is_host:
         canaries = []
-    able = [each for each in canaries if not missing_need(each, facts)]
     return Run(
         id=next_run_id(config.folder, now),
         started=now.isoformat(timespec="seconds"),
@@ -396,7 +381,7 @@ def new_run(config: Config, facts: DeviceFacts, revision: Revision | None) -> Ru
         commit=commit_of(config.root)[0],
         code=code_digest(config.project, config.packs),
         against=revision,
-        canaries=tuple(VariantRun(variant=each) for each in able),
+        canaries=tuple(VariantRun(variant=c) for c in canaries if not missing_need(c, facts)),
         shard=config.shard,
     )
 
@@ -469,7 +454,7 @@ class _Work:
     def __post_init__(self) -> None:
         run = self.file.run
         self.facts, self.settings, self.entries = run.facts, run.settings, entries_in(run)
-        self.peaks = peaks_of(run.sku.slug)
+        self.peaks, self.forecast = peaks_of(run.sku.slug), self.judging.basis.forecast(run)
         self.started = time.monotonic()
         self.phases_s: defaultdict[str, float] = defaultdict(float)
         self.phases_s["open"] = self.started - self.limit.started
@@ -534,9 +519,12 @@ class _Work:
         compared, settings = self.judging.sides.compared, self.settings
         known = self.entries.keys() - of_claims - compared
         known = known if self.facts.is_host else known - known
-        yield [one for one in chosen if one.id in known], 1
+        once = [one for one in chosen if one.id in known]
+        rest = [one for one in chosen if one.id not in known]
         processes = looks_of(settings).step if compared else settings.processes
-        yield [one for one in chosen if one.id not in known], processes
+        self.forecast.plan(rest, processes, compared)  # before what comes first is measured
+        yield once, 1
+        yield rest, processes
 
     def _rounds(self, fit: Any, runnable: list[Variant]) -> Iterator[Sequence[Variant]]:
         """Yield what is to be screened and confirmed: all, or what fits, then what still does."""
@@ -591,10 +579,8 @@ class _Work:
         is_screen = stage is Stage.SCREEN
         counted = [v for v in variants if v.case.regime is Regime.EXACT]
         timed = [v for v in variants if v.case.regime is not Regime.EXACT]
-        twice = sum(variant.id in self.judging.sides.compared for variant in timed)
-        count = processes * (len(timed) + twice) + len(counted)
-        estimate_s = built_in(self.facts.device).process_s * count
-        self.listener.planned(len(variants), self.facts, estimate_s)
+        self.forecast.plan(variants, processes, self.judging.sides.compared)
+        self.listener.planned(len(variants), self.facts, self.forecast.left_s(len(self.panels)))
         runs = {one.id: one for one in self.file.run.variants}
         confirming = partial(self.limit.is_over, CONFIRM_END)
         is_over = self.limit.until(SCREEN_END) if is_screen else confirming
@@ -608,7 +594,8 @@ class _Work:
             with self._lock:
                 stored = self._store(result)
                 if not stored.is_aside:
-                    self.listener.finished(stored, next(done), len(variants))
+                    left_s = self.forecast.took(stored, len(self.panels))
+                    self.listener.finished(stored, next(done), len(variants), left_s)
 
         def measure(panel: Panel, share: Sequence[Variant], *, processes: int) -> None:
             self._share(panel, share, stage, processes=processes, is_over=is_over, take=take)

@@ -439,7 +439,8 @@ class Baselines:
     def name_of(self, variant_id: str) -> str:
         """Return which baseline a variant is compared with."""
         by = f" shipped by {variant_id.partition('.')[0]}" if variant_id in self.shipped else ""
-        return f"baseline {self.sku.slug}{by}"
+        what = "accepted machine code for" if "target" in self.sku.facts else "baseline"
+        return f"{what} {self.sku.slug}{by}"
 
 
 def _unusable(pack: str, error: StoreError) -> StoreError:

@@ -7,20 +7,25 @@ import hashlib
 import os
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, NamedTuple, TypeVar
 
 from msgspec import structs
 
-from perfsuite.boundary import DeviceError, UsageError, from_environment
+from perfsuite.boundary import DeviceError, UsageError, from_environment, plain
 from perfsuite.devices.protocol import automatic, listed
 from perfsuite.model import (
     BUILT_IN_DEVICES,
     Accelerator,
+    DeviceFacts,
     Gpu,
+    Health,
     Pack,
     Settings,
     Side,
@@ -39,6 +44,13 @@ VARIABLE = "PERFSUITE_LOCKS"
 # Whoever was refused stays in the queue for good: as many are told who holds the unit.
 _QUEUE = 4096
 _PEER = struct.Struct("3i")  # process, user and group
+# Where a process's start is among what follows its name in /proc/PID/stat.
+STARTED = 19
+POLL_S = 0.5
+GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+BUSY_LOAD = 0.25  # of the cores; a run of our own adds about one
+BUSY_PERCENT = 5.0
+WARM_C = 80.0
 T = TypeVar("T")
 
 # A server of its own takes seconds to start: for fewer variants than these it does not pay.
@@ -98,7 +110,6 @@ def open_panels(
 ) -> tuple[Panel, ...]:
     """Open panels on all units of one product, or on the one device named; raises DeviceError.
 
-    A unit is locked while its panel is open, so that two runs of a node never measure each other.
     Servers that are ``here`` and fit are taken.
     """
     here = here or found(device)
@@ -119,7 +130,6 @@ def open_panels(
             del here.slots[each.gpus]
         # A server sees its own unit only: how many there are is known here.
         panel.facts = structs.replace(panel.facts, gpus=len(setups) if gpus or own else 0)
-        stack.enter_context(lock(panel.facts.unit))
         panels.append(panel)
     return tuple(panels)
 
@@ -252,48 +262,108 @@ def share_out(
             raise
 
 
-def lock(unit: str) -> socket.socket:
+def spoilers(facts: DeviceFacts) -> tuple[list[str], list[str]]:
+    """Return what would spoil a comparison now: what passes, and how the machine is set up."""
+    passing, lasting = [], []
+    cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    # This command itself and the device it opened count too, for about a minute.
+    if load > 1 + BUSY_LOAD * cores:
+        passing.append(f"load average {load:.1f} on {cores} cores; end other work")
+    governor = GOVERNOR.read_text("ascii").strip() if GOVERNOR.is_file() else "performance"
+    if governor != "performance":
+        lasting.append(f"CPU frequency governor {governor!r}; set it to 'performance'")
+    watches = built_in(facts.device).watches
+    for gpu in listed(facts.device) if watches else ():
+        seen = resolve_name(watches)(gpu.uuid)
+        lasting += [f"GPU {gpu.index}: {each}" for each in _limited(seen.identity(), seen.state())]
+        doubts = _busy(seen.health(), seen.foreign_percent())
+        passing += [f"GPU {gpu.index}: {each}" for each in doubts]
+        seen.close()
+    return passing, lasting
+
+
+def _busy(health: Health, foreign_percent: float) -> Iterator[str]:
+    """Yield what a GPU should not show while nothing of ours runs."""
+    if foreign_percent > BUSY_PERCENT:
+        yield f"{foreign_percent:.0f} % in use by others"
+    if (health.temperature_c or 0) > WARM_C:
+        yield f"{health.temperature_c:.0f} °C while idle; look at its cooling"
+    if bad := [reason for reason in health.reasons if reason.startswith("hw_")]:
+        yield f"slowed down by its hardware ({', '.join(bad)})"
+
+
+def _limited(identity: Mapping[str, str], state: Mapping[str, str]) -> Iterator[str]:
+    default = identity.get("default_power_limit_w")
+    enforced = state.get("enforced_power_limit_w")
+    if default and enforced and enforced != default:
+        yield f"power limit {enforced} W, by default {default} W: only alike runs are compared"
+
+
+def lock(unit: str, wait_s: float = 0.0, tell: Callable[[str], object] = str) -> socket.socket:
     """Hold a unit (a GPU's or a machine's short key) for this process until the socket is closed.
 
     The lock is its name: no file is in its way, TMPDIR and users make no difference, and the
     kernel gives it back when the process dies, however it dies. Containers with a network of their
-    own do not see it. Raises ``UsageError`` naming the holder when the unit is taken.
+    own do not see it. Raises ``UsageError`` naming the holder when the unit is still taken after
+    ``wait_s``; that it waits is told once.
     """
     key = hashlib.sha256(f"{from_environment(VARIABLE)}/{unit}".encode()).hexdigest()[:24]
-    name = f"\0perfsuite-{key}"
-    held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        held.bind(name)
-        held.listen(_QUEUE)
-    except OSError as error:
-        held.close()
-        what = f"unit {unit!r} cannot be locked: {error.strerror}"
-        remedy = "let this user make Unix sockets; a sandbox may forbid them"
-        if error.errno == errno.EADDRINUSE:
-            what = f"unit {unit!r} is being measured by process {_holder(name)}"
-            remedy = "wait until that run ends, stop it, or choose another device"
-        where = f"the socket @{name[1:]} in /proc/net/unix"
-        raise UsageError(what, where=where, remedy=remedy) from error
-    return held
+    name, until, what = f"\0perfsuite-{key}", time.monotonic() + wait_s, ""
+    while True:
+        held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            held.bind(name)
+            held.listen(_QUEUE)
+        except OSError as error:
+            held.close()
+            is_first, is_taken = not what, error.errno == errno.EADDRINUSE
+            # It is asked once: whoever asks stays in its queue.
+            what = what or f"unit {unit!r} is being measured by {_holder(name)}"
+            remedy = "wait for that run with --perf-wait, stop it, or choose another device"
+            if not is_taken:
+                what = f"unit {unit!r} cannot be locked: {error.strerror}"
+                remedy = "let this user make Unix sockets; a sandbox may forbid them"
+            if not is_taken or time.monotonic() >= until:
+                where = f"the socket @{name[1:]} in /proc/net/unix"
+                raise UsageError(what, where=where, remedy=remedy) from error
+            if is_first:
+                tell(f"{what}; this run waits until that one ends")
+            time.sleep(POLL_S)
+        else:
+            return held
 
 
 def _holder(name: str) -> str:
-    """Return the id of the process that holds the name; a container may hide it."""
+    """Say which process holds the name, and since when it runs; a container may hide it."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
             asking.settimeout(1.0)
             asking.connect(name)
             told = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     except OSError:
-        return "unknown"
+        return "an unknown process"
     process, user, _ = _PEER.unpack(told)
-    return f"{process or 'unknown'}{'' if user == os.getuid() else f' of user {user}'}"
+    found = f"process {process or 'unknown'}"
+    with suppress(OSError, ValueError, IndexError):
+        place = Path("/proc", str(process))
+        program = plain(place.joinpath("comm").read_text().strip())
+        ticks = place.joinpath("stat").read_text().rpartition(")")[2].split()[STARTED]
+        ago_s = time.clock_gettime(time.CLOCK_BOOTTIME) - int(ticks) / os.sysconf("SC_CLK_TCK")
+        began = time.strftime("%H:%M:%S", time.localtime(time.time() - ago_s))
+        found += f" ({program}, since {began})"
+    return found if user == os.getuid() else f"{found} of user {user}"
 
 
 class Panels(Closable):
-    """The panels of one request's device, opened by its first run and locked until all are done."""
+    """The panels of one request's device, opened by its first run and locked until all are done.
 
-    def __init__(self) -> None:
+    So two runs of a node never measure each other: the later one waits so long, and says so.
+    """
+
+    def __init__(self, wait_s: float = 0.0, tell: Callable[[str], object] = str) -> None:
+        self._wait_s, self._tell = wait_s, tell
+        # How long it had to wait, which is no part of a run.
+        self.waited_s = 0.0
         self._stack = ExitStack()
         self._opened: tuple[Panel, ...] = ()
         self._settings: Settings | None = None
@@ -319,6 +389,11 @@ class Panels(Closable):
         if self._settings != settings:
             here = self._here(device, settings)
             self._opened = open_panels(device, packs, settings, self._stack, here)
+            started = time.monotonic()
+            for panel in self._opened:
+                held = lock(panel.facts.unit, self._wait_s, self._tell)
+                self._stack.enter_context(held)
+            self.waited_s = time.monotonic() - started
             self._settings, self.gpus = settings, here.gpus
             here.close()
         for panel in self._opened:
