@@ -250,6 +250,8 @@ def test_texts_are_as_they_were(tmp_path: Path) -> None:
     text = "".join(f"==== {name}\n{each.strip()}\n\n" for name, each in told.items())
     is_as_it_was(text, GOLD / "texts.txt")
     assert ("perf_ratio", 1.06) in accounts[INSTANCES[2].id].properties
+    errors = {dict(each.properties)["perf_status"] for each in accounts.values() if each.is_error}
+    assert errors == {"crashed", "timed-out", "error"}
     assert all(line.isascii() for line in terminal.summary(run_view))
     # In Markdown a table ends at a blank line.
     assert not re.search(r"\n\n\|(?! what| claim| pack| batch)", told["step"])

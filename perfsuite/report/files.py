@@ -381,7 +381,7 @@ def properties(result: Result | None, verdict: Verdict | None) -> list[Property]
     """Return what a test case carries; changes are relative, times in microseconds."""
     found: list[Property] = []
     if result is not None:
-        found += [("perf_status", result.status.value), ("perf_wall_s", result.wall_s)]
+        found.append(("perf_status", result.status.value))
         found.append(("perf_processes", len(result.evidence)))
     if verdict is not None:
         found += [("perf_verdict", verdict.word.value), ("perf_reason", verdict.reason)]

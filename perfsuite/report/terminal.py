@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 # A GitHub runner obeys lines that begin so, after blanks, and the second anywhere in a line. Also
 # where we do not know of it: a container's output is printed by the job that started it.
 _COMMAND = re.compile(r"^(\s*)(?=::)", re.MULTILINE)
+NO_RESULT = {Status.CRASHED, Status.TIMED_OUT, Status.ERROR, Status.DISTURBED}
 ALWAYS_COUNTED = ("unclear", "skipped")
 MOST_CHARACTERS = 300
 ID_WIDTH, PHASE_WIDTH = 36, 20
@@ -48,7 +49,8 @@ def plain(text: str, *, most: int = boundary.TEXT_CHARACTERS) -> str:
 class Account:
     """What one pytest item reports; ``properties`` are JUnit's, of plain types.
 
-    What a revision that was asked for did not measure fails as an error: ``is_error``.
+    What ended without a result, or was not measured at the revision that was asked for, is an
+    error: ``is_error``.
     """
 
     fails: bool = False
@@ -65,10 +67,11 @@ def accounts_of(run_view: RunView, config: Config) -> Mapping[str, Account]:
     for one in run_view.variants:
         status = one.last.status if one.last else None
         fails = one.verdict.fails if one.verdict else status in failing
-        is_error = one.unmeasured is not None
+        is_error = one.unmeasured is not None or (fails and status in NO_RESULT)
         skipped = not (fails or is_error) and status is not Status.OK
         text = plain(one.reason) if skipped else str(texts.variant(one))
-        told = tuple(properties(one.last, one.verdict))
+        spent = ("perf_wall_s", sum((each.wall_s for each in one.results), 0.0))
+        told = (*properties(one.last, one.verdict), spent)
         found[one.id] = Account(
             fails=fails or is_error, is_error=is_error, skipped=skipped, text=text, properties=told
         )
