@@ -98,9 +98,7 @@ def _refuse_other_root(config: pytest.Config) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave case modules out of an ordinary session: they have nothing to say in it."""
-    if config.getoption("perf") or not is_case(collection_path, config):
-        return None
-    return True
+    return (not config.getoption("perf") and is_case(collection_path, config)) or None
 
 
 def is_case(path: Path, config: pytest.Config) -> bool:
@@ -143,8 +141,6 @@ def pytest_terminal_summary(
 # The file part of the ids of a project without case modules.
 MODULE = "perf"
 FIXTURE = "perf"
-# Where the fixture is defined.
-PLUGIN = "perfsuite.plugin"
 # What an item reports on.
 Reported = Variant | ClaimInstance | Pack
 
@@ -163,7 +159,7 @@ def takes_look(item: pytest.Item) -> bool:
     """Say whether an ordinary test takes a quick look; a project's own fixture may hide ours."""
     known = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
     for each in reversed(known.get(FIXTURE, ())):
-        if each.func.__module__ == PLUGIN:
+        if each.func.__module__ == __name__:
             return True
         if FIXTURE not in each.argnames:
             return False
@@ -172,13 +168,11 @@ def takes_look(item: pytest.Item) -> bool:
 
 def reported_by(item: pytest.Item) -> Iterable[Reported]:
     """Return the variant or claim that an item reports."""
-    callspec = getattr(item, "callspec", None)
-    params = callspec.params if callspec else {}
+    params = getattr(getattr(item, "callspec", None), "params", {})
     return [params[name] for name in ("variant", "claim") if isinstance(params.get(name), Reported)]
 
 
-# The fixture that pytest-benchmark and pytest-codspeed share, and what is done with its results.
-BENCHMARK = "benchmark"
+# What pytest-benchmark does with the results of its fixture, which pytest-codspeed shares.
 RESULTS = ("json", "save", "autosave", "compare", "histogram")
 
 
@@ -215,14 +209,13 @@ def silence_benchmark(config: pytest.Config) -> list[str]:
 def benchmarks_left_out(silenced: Iterable[str], left_out: Iterable[pytest.Item]) -> str:
     """Say that pytest-benchmark's tests do not run, where somebody could expect them to."""
     options = "".join(f" and --benchmark-{name}" for name in silenced)
-    if options or any(BENCHMARK in getattr(item, "fixturenames", ()) for item in left_out):
+    if options or any("benchmark" in getattr(item, "fixturenames", ()) for item in left_out):
         return f"perfsuite: benchmark tests{options} are left out; run them without --perf"
     return ""
 
 
 REST = "test_other"
 ARGUMENTS = frozenset({"variant", "claim", "broken_pack"})
-NOT_RUN = "not measured: the run ended before it"
 # What pytest's short summary lists where nobody says: what failed, and errors.
 REPORTED_BY_PYTEST = "fE"
 
@@ -428,7 +421,7 @@ class PerfSession:
             pytest.fail(plain(reported.error), pytrace=False)
         account = self.accounts.get(reported.id)
         if account is None:
-            pytest.skip(NOT_RUN)
+            pytest.skip("not measured: the run ended before it")
         self.reported[item.nodeid] = account
         # An item that is run again says the same, once.
         known = list(item.user_properties)
@@ -442,11 +435,14 @@ class PerfSession:
     def pytest_runtest_makereport(
         self, item: pytest.Item
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Give JUnit and pytest's short summary the first line of what is told."""
+        """Give JUnit the first line of what is told, and the time that the run spent on it."""
         report = yield
         account, crash = self.reported.get(item.nodeid), getattr(report.longrepr, "reprcrash", None)
         if account and crash:
             crash.message = account.text.partition("\n")[0]
+        if account and (report.when == "call" or report.failed):
+            spent = dict(account.properties).get("perf_wall_s", report.duration)
+            report.duration = float(spent)
         return report
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:

@@ -201,11 +201,19 @@ def test_a_run_reports_each_variant_as_it_ended(
             "      output differs *",
             "report: reports/*/index.html",
             # The line of the case's decorator, in the pack's file.
-            "::error file=acme.py,line=20,title=wrong%3A acme.wrong[[]n=1[]]::*",
+            "::error file=acme.py,line=20,title=acme.wrong[[]n=1[]]%3A wrong::*",
         ]
     )
-    assert step.read_text("utf-8").startswith("### ❌ 1 failed")
-    cases = ET.parse(project.path / "junit.xml").iter("testcase")  # noqa: S314 - our own file
+    assert step.read_text("utf-8").startswith("### ❌ acme.wrong")
+    cases = list(ET.parse(project.path / "junit.xml").iter("testcase"))  # noqa: S314 - our own
+    spent = {
+        each.get("value"): case.get("time")
+        for case in cases
+        for each in case.iter("property")
+        if each.get("name") == "perf_wall_s"
+    }
+    assert len(spent) == 4
+    assert all(float(time or 0) >= float(own or 0) - 1e-3 for own, time in spent.items())
     told = {
         case.get("name"): {each.get("name"): each.get("value") for each in case.iter("property")}
         for case in cases

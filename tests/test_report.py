@@ -244,17 +244,36 @@ def test_texts_are_as_they_were(tmp_path: Path) -> None:
     told = {
         "terminal": "\n".join(terminal.summary(run_view)),
         "step": files.summary(run_view),
+        "comment": files.comment(run_view),
         "annotations": "\n".join(commands(run_view, tmp_path)),
         **{name: account.text for name, account in accounts.items()},
     }
     text = "".join(f"==== {name}\n{each.strip()}\n\n" for name, each in told.items())
     is_as_it_was(text, GOLD / "texts.txt")
     assert ("perf_ratio", 1.06) in accounts[INSTANCES[2].id].properties
+    errors = {dict(each.properties)["perf_status"] for each in accounts.values() if each.is_error}
+    assert errors == {"crashed", "timed-out", "error"}
     assert all(line.isascii() for line in terminal.summary(run_view))
     # In Markdown a table ends at a blank line.
-    assert not re.search(r"\n\n\|(?! verdict| claim| pack| batch)", told["step"])
+    assert not re.search(r"\n\n\|(?! what| claim| pack| batch)", told["step"])
     huge = [replace(SLOWER, axes={"op": "copy" * 150, "n": n}) for n in range(90)]
     assert len(files.summary(read_of(*huge)).encode()) < 20_000
+
+
+def test_a_comment_is_short_whatever_the_run_holds() -> None:
+    words = "@<#" * 300  # each of these is longer where it is escaped
+    # 25 groups of 50 variants, and 1,250 variants that are alone.
+    cases = [f"memory.case{n % 50 if n % 2 else n}" for n in range(2_500)]
+    axes = [{"op": "_" * 900, "n": n} for n in range(2_500)]
+    many = [replace(SLOWER, case=case, axes=own) for case, own in zip(cases, axes, strict=True)]
+    broken = replace(CLAIMS[2], claim=words, reason=words, word=ClaimWord.BROKEN)
+    comment = files.comment(read_of(*many, claims=(broken,)))
+    assert len(comment) < files.MOST_CHARACTERS
+    first, *rest = comment.splitlines()
+    assert re.match(r"### ❌ memory\.case\d+: all 50 slower by 2\.1 ", first)
+    rows = [line for line in rest if line.startswith("| ▲")]
+    assert 1 <= len(rows) <= files.MOST_ROWS
+    assert f"{1_276 - len(rows)} more: see the report" in rest
 
 
 @pytest.mark.parametrize(
@@ -607,12 +626,12 @@ def test_properties_are_plain_and_complete() -> None:
     assert dict(files.properties(crashed, None))["perf_reason"] == "SIGSEGV"
 
 
-def test_written_report_has_four_files_and_leaves_nothing_else(tmp_path: Path) -> None:
+def test_written_report_has_five_files_and_leaves_nothing_else(tmp_path: Path) -> None:
     for _ in range(2):
         path = write_report(read_of(), tmp_path)
     assert path == tmp_path / data.run_of().id / "index.html"
     names = sorted(file.name for file in path.parent.iterdir())
-    assert names == ["benchmark.json", "index.html", "summary.md", "verdict.json"]
+    assert names == ["benchmark.json", "comment.md", "index.html", "summary.md", "verdict.json"]
     decision = json.loads((path.parent / "verdict.json").read_text("utf-8"))
     assert decision["fails"] is True
     assert decision["counts"]["slower"] == 3
@@ -663,7 +682,7 @@ def commands(run_view: RunView, folder: Path) -> list[str]:
 
 def test_a_failure_is_an_error_at_the_line_of_its_case(tmp_path: Path) -> None:
     run_view = read_of(SLOWER)
-    title = "title=slower +2.13\u202f%25%3A memory.stream[op=copy%2Cn=268435456]"
+    title = "title=memory.stream[op=copy%2Cn=268435456]%3A slower by 2.1\u202f%25"
     slower = f"{title}::slower by +2.13%25 at least, threshold 0.25 %25"
     first, _ = commands(run_view, tmp_path)
     assert first == f"::error {slower}"
@@ -677,12 +696,12 @@ def test_a_failure_is_an_error_at_the_line_of_its_case(tmp_path: Path) -> None:
 
 
 def test_at_most_ten_annotations_of_a_kind_the_worst_first(tmp_path: Path) -> None:
-    slower = [replace(SLOWER, axes={"n": n}) for n in range(15)]
-    unclear = [replace(UNCLEAR, axes={"n": n}) for n in range(10)]
+    slower = [replace(SLOWER, case=f"memory.c{n // 2}", axes={"n": n}) for n in range(30)]
+    unclear = [replace(UNCLEAR, case=f"memory.u{n // 2}", axes={"n": n}) for n in range(20)]
     rest = [told for told in STORY if told.word in {Status.WRONG, Word.SAME, Word.FASTER}]
     found = commands(read_of(*slower, *unclear, *rest, claims=()), tmp_path)
     assert [line.split()[0] for line in found] == ["::error"] * 10 + ["::warning"] * 10
-    assert [line.partition("title=")[2].split()[0] for line in found[:2]] == ["wrong%3A", "slower"]
+    assert re.findall(r"%3A (?:all \d |\d of \d )?(\w+)", "".join(found[:2])) == ["wrong", "slower"]
     assert "::and 7 more" in found[9]
 
 

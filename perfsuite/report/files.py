@@ -25,7 +25,8 @@ from perfsuite.hooks import added
 from perfsuite.model import ClaimVerdict, Result, Run, Section, Verdict
 from perfsuite.report import data, view
 from perfsuite.report.data import MOST_WHY, Measured, RunView, VariantView, read
-from perfsuite.report.groups import groups_of
+from perfsuite.report.groups import Group, groups_of
+from perfsuite.report.view import Mark
 from perfsuite.store.codec import encode, schema_of
 from perfsuite.store.files import inside, opened, refusing, replace_file
 
@@ -33,6 +34,8 @@ from perfsuite.store.files import inside, opened, refusing, replace_file
 SCHEMA = 2
 # A summary has as many rows as are read; the page has all.
 MOST_ROWS = 10
+# GitHub and GitLab refuse a longer comment, some thousand characters further on.
+MOST_CHARACTERS = 60_000
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~<>@$])")
 # A character of no width keeps these from becoming links, mentions, references and pictures.
 _ACTIVE = re.compile(r"://|@|#|www(?=\.)|:(?=[\w+-]+:)")
@@ -274,12 +277,47 @@ def json_schema() -> str:
 
 
 def summary(run_view: RunView) -> str:
-    """Return a run as Markdown for a CI step: its outcome, ten rows of a table, the rest folded.
+    """Return a run as Markdown for a CI step: its answer, ten rows of a table, the rest folded.
 
     Data is escaped, never markup.
     """
+    return _markdown(run_view, MOST_ROWS)
+
+
+def comment(run_view: RunView) -> str:
+    """Return a run as a comment: its answer, and what needs a reader as far as there is room."""
+    texts = (_markdown(run_view, rows, is_comment=True) for rows in range(MOST_ROWS, -1, -1))
+    return next(text for text in texts if len(text) < MOST_CHARACTERS)
+
+
+def _markdown(run_view: RunView, rows: int, *, is_comment: bool = False) -> str:
+    groups = groups_of(run_view)
+    loud = [each for each in groups if not each.mark.is_quiet]
+    # What fails or is in doubt stands before a broken claim, what is only faster behind it.
+    told = [_row(each) for each in loud if each.mark.is_urgent]
+    told += [
+        (view.mark(one.word.value), one.claim, _found(one), one.reason) for one in run_view.broken
+    ]
+    told += [_row(each) for each in loud if not each.mark.is_urgent]
     page = markdown_templates().get_template("summary.md.j2")
-    return page.render(run_view=run_view, run=run_view.run)
+    return page.render(
+        run_view=run_view,
+        run=run_view.run,
+        rows=told,
+        most=rows,
+        quiet=[_row(each) for each in groups if each.mark.is_quiet],
+        is_comment=is_comment,
+    )
+
+
+def _row(group: Group) -> tuple[Mark, str, str, str]:
+    """Return what a group is, how much it changed and why."""
+    much = "; ".join(filter(None, [group.outcome, group.rest]))
+    return group.mark, group.name, much, group.cause
+
+
+def _found(claim: ClaimVerdict) -> str:
+    return f"broken: {view.ratio(claim.ratio)} found, {view.ratio(claim.required)} asked for"
 
 
 @cache
@@ -313,6 +351,7 @@ VERDICT, PAGE = "verdict.json", "index.html"
 # What programs read comes first: whatever becomes of the rest.
 FILES: Mapping[str, Callable[[RunView], str]] = {
     VERDICT: verdict_json,
+    "comment.md": comment,
     "summary.md": summary,
     PAGE: render_page,
 }
@@ -352,7 +391,7 @@ def properties(result: Result | None, verdict: Verdict | None) -> list[Property]
     """Return what a test case carries; changes are relative, times in microseconds."""
     found: list[Property] = []
     if result is not None:
-        found += [("perf_status", result.status.value), ("perf_wall_s", result.wall_s)]
+        found.append(("perf_status", result.status.value))
         found.append(("perf_processes", len(result.evidence)))
     if verdict is not None:
         found += [("perf_verdict", verdict.word.value), ("perf_reason", verdict.reason)]
@@ -421,19 +460,19 @@ def _annotations(run_view: RunView) -> Iterator[tuple[bool, str, str, str, int]]
     """Yield whether it fails, title, message, file and line of all that needs a reader."""
     if run_view.unmeasured:
         yield True, "not measured", run_view.unmeasured, "", 0
-    yield from map(_annotation, (one for one in run_view.variants if one.fails))
+    groups = groups_of(run_view)
+    yield from map(_annotation, (one for one in groups if one.fails))
     for verdict, mark, declared, *_ in run_view.claims:
         if mark.word == "broken":
             place = (declared.file, declared.line) if declared else ("", 0)
             yield verdict.fails, f"broken: {verdict.claim}", verdict.reason, *place
-    doubtful = (one for one in run_view.variants if one.mark.is_urgent and not one.fails)
+    doubtful = (one for one in groups if one.mark.is_urgent and not one.fails)
     yield from map(_annotation, doubtful)
 
 
-def _annotation(one: VariantView) -> tuple[bool, str, str, str, int]:
-    case, moved = one.variant.case, f" {view.change(one.telling)}" if one.telling else ""
-    title = f"{one.mark.word}{moved}: {one.id}"
-    return one.fails, title, one.cause or one.mark.meaning, case.file, case.line
+def _annotation(group: Group) -> tuple[bool, str, str, str, int]:
+    case, (mark, name, much, why) = group.first.variant.case, _row(group)
+    return group.fails, f"{name}: {much}", why or mark.meaning, case.file, case.line
 
 
 def append_summary(run_view: RunView, path: Path) -> None:

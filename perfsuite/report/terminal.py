@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 # A GitHub runner obeys lines that begin so, after blanks, and the second anywhere in a line. Also
 # where we do not know of it: a container's output is printed by the job that started it.
 _COMMAND = re.compile(r"^(\s*)(?=::)", re.MULTILINE)
+NO_RESULT = {Status.CRASHED, Status.TIMED_OUT, Status.ERROR, Status.DISTURBED}
 MOST_CHARACTERS = 300
 MOST_GROUPS, MOST_ROWS = 10, 20
 HEADINGS = ("verdict", "time", "change", "rate, of ceiling", "variant")
@@ -52,8 +53,9 @@ def plain(text: str, *, most: int = boundary.TEXT_CHARACTERS) -> str:
 class Account:
     """What one pytest item reports; ``properties`` are JUnit's, of plain types.
 
-    What a revision that was asked for did not measure fails as an error: ``is_error``. ``told`` is
-    its outcome in a few words; of those of a ``group`` it is enough to tell one.
+    What ended without a result, or was not measured at the revision that was asked for, is an
+    error: ``is_error``. ``told`` is its outcome in a few words; of those of a ``group`` it is
+    enough to tell one.
     """
 
     fails: bool = False
@@ -73,11 +75,11 @@ def accounts_of(run_view: RunView, config: Config) -> Mapping[str, Account]:
     for one in run_view.variants:
         status = one.last.status if one.last else None
         fails = one.verdict.fails if one.verdict else status in failing
-        is_error = one.unmeasured is not None
+        is_error = one.unmeasured is not None or (fails and status in NO_RESULT)
         skipped = not (fails or is_error) and status is not Status.OK
         group = groups.get(one.id)
         text = plain(one.reason) if skipped else str(texts.variant(one, group))
-        properties_of = tuple(properties(one.last, one.verdict))
+        spent = ("perf_wall_s", sum((each.wall_s for each in one.results), 0.0))
         found[one.id] = Account(
             fails=fails or is_error,
             is_error=is_error,
@@ -85,7 +87,7 @@ def accounts_of(run_view: RunView, config: Config) -> Mapping[str, Account]:
             text=text,
             told=plain(one.told),
             group=group.name if group else "",
-            properties=properties_of,
+            properties=(*properties(one.last, one.verdict), spent),
         )
     tier = f"--perf-tier {config.tier} " if config.tier != "smoke" else ""
     for each in run_view.claims:
