@@ -194,7 +194,7 @@ def test_what_a_revision_was_not_measured_for_is_said_first(
     short = git(installed.folder, "rev-parse", "--short=7", "HEAD")
     first = told.summary[0]
     assert first.startswith(f"revision {short} (HEAD) was measured for {measured} of 2 variants: ")
-    assert "--perf-against-build" in first.partition("; do: ")[2]
+    assert "perf_against_build" in first.partition("; do: ")[2]
     assert (told.verdict["gaps"], told.verdict["fails"]) == ([first], True)
     assert str(told.verdict["headline"]).startswith(first)
     page, markdown = (

@@ -122,8 +122,9 @@ SLOW = "import os, pathlib, signal\n" + PACK.replace(
 
 
 def told_to_resume(result: pytest.RunResult) -> list[str]:
-    found = [line for line in result.outlines if line.startswith("perfsuite: interrupted")]
-    return shlex.split(found[0].partition(": pytest ")[2]) if found else []
+    lines = result.outlines
+    found = [lines[at + 1] for at, line in enumerate(lines) if line.endswith("; to go on:")]
+    return shlex.split(found[0])[1:] if found else []
 
 
 def test_the_command_to_go_on_works_as_it_is_told(project: pytest.Pytester) -> None:

@@ -206,10 +206,9 @@ def test_a_diff_needs_both_texts(tmp_path: Path) -> None:
     ("asked", "known", "traced"),
     [
         ({}, (), ["slow", "slower", "noisy", "alike", "fresh"]),
-        # What is compared with an entry and did not move is traced to be accepted, or counted.
+        # What is compared with an entry and did not move is traced to be counted alone.
         ({}, ("noisy", "alike", "slow", "slower"), ["slow", "slower", "fresh"]),
         ({}, ("fresh", "noisy", "alike"), ["slow", "slower"]),
-        ({"accept": True}, ("noisy", "alike"), ["slow", "slower", "noisy", "alike", "fresh"]),
         ({"counters": True}, ("noisy", "alike"), ["slow", "slower", "noisy", "alike", "fresh"]),
     ],
 )
@@ -245,7 +244,7 @@ def test_what_moved_furthest_is_traced_first_then_what_may_become_a_baseline(
     panel.trace.return_value = Anatomy((), reason="a test")
     file = Mock(path=tmp_path / "runs" / "x.jsonl", run=run)
     run = run.having(verdicts=tuple(verdicts))
-    config = Mock(**{"counters": False, "accept": False, **asked})
+    config = Mock(**{"counters": False, **asked})
     monkeypatch.setattr(trace, "counted", lambda *_: "")
     entries = {f"memory.{name}[n=1024]": Mock(kernels=(), codes=()) for name in known}
     Tracing(

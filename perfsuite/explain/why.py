@@ -291,7 +291,6 @@ def _facts(explanation: Explanation) -> Iterator[Fact]:
         yield "SM clock", "", f"{view.share(abs(clock.clock))} {clock.way}"
     for each in explanation.causes or explanation.recompiled[: explanation.is_between]:
         if each.kind is Kind.CHANGED:
-            yield "kernel", "", _name(each.now)
             yield from _launch_facts(each)
             yield from _code_facts(each.code)
         else:

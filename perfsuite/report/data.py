@@ -490,7 +490,7 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
             told = [view.sentence(each) for each in shown]
             # What stands last is cut off first.
             told.insert(len(told) if self.mark.tone == "budget" else 0, self.explained)
-        why = "; ".join(filter(None, told)) or self.reason
+        why = "; ".join(dict.fromkeys(filter(None, told))) or self.reason
         excepted = self.verdict.excepted if self.verdict else None
         return f"{excepted.short}; {why}" if excepted else why
 
