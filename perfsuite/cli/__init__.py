@@ -714,7 +714,7 @@ def say_baselines(facts: DeviceFacts, roots: Sequence[Root]) -> None:
     elif baselines.entries:
         say(f"Baselines: {len(baselines.entries)} variants of {sku.slug}")
     else:
-        say(f"Baselines: none for {sku.slug}; a run is compared with the first one on this unit")
+        say(f"Baselines: none for {sku.slug}; a run is compared with the first one on this device")
 
 
 def say_spoilers(units: Sequence[DeviceFacts]) -> bool:

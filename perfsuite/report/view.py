@@ -325,7 +325,7 @@ def limit(share: float) -> str:
 SENTENCES: Mapping[str, str] = {
     # Why a variant has its word.
     "another_host": "host time {theta:signed} on another host, judged by the device's own time",
-    "clock_lost": "the SM clock moved too far to tell the code's part",
+    "clock_lost": "the SM clock moved too far to judge the code",
     "clocks": "time {time:log}, SM clock {clock:log}",
     "code_is_same": "time {time:log}, SM clock {clock:log}: the code is the same",
     "counted": "{count:metrics} without noise as before",
@@ -339,15 +339,15 @@ SENTENCES: Mapping[str, str] = {
     "no_samples": "no process has samples",
     "no_time": "{source:source} has no time of it",
     "not_judged": "not judged: {error}",
-    "other_cards": "no stored number is of this card, and those of others decide nothing",
+    "other_cards": "no stored number is of this device; numbers of others decide nothing",
     "other_kind": "{text}",
     "over_budget": "{metric} is {now:.6g}, its budget is {most:.6g} ({why})",
-    "processes": "{now} processes against {before} on the same unit",
-    "processes_elsewhere": "{now} processes against {before} on another unit",
-    "regime": "regime was {before} and is {now}",
+    "processes": "{now} processes against {before} on the same device",
+    "processes_elsewhere": "{now} processes against {before} on another device",
+    "regime": "it was timed as {before} and is now timed as {now}",
     "sampling": (
-        "sampling was {before} and is {now}, and their times are not compared: accept this "
-        "run, so that later ones are"
+        "it was sampled by {before} and is now by {now}: times are not compared; "
+        "accept this run to compare later ones"
     ),
     "stored_time": "a CPU's time is not judged against a stored one",
     "time": "time {time:log}",
@@ -355,38 +355,38 @@ SENTENCES: Mapping[str, str] = {
     "version": "the case's version was {before} and is {now}: it does other work now",
     "within": "the same within {share:limit}",
     # What the run did about it.
-    "environment": "the code is as fast as that of {code}; what changed is {differing:list}",
-    "environment_unknown": "the code is as fast as that of {code}; no fact says what changed",
-    "no_turns": "no pairs with {code}: {why}",
-    "many": "no pairs: the stored times of {most} others differ more",
+    "environment": "the code is as fast as that of {code}; these changed: {differing:list}",
+    "environment_unknown": "the code is as fast as that of {code}; nothing recorded says what else changed",
+    "no_turns": "not measured beside {code}: {why}",
+    "many": "not measured beside the old code: {most} others differ more",
     "not_timed": "same code, not timed against it",
-    "paired": "pairs of {count} of {total} that moved say that the code is the same",
-    "same_code": "its entry is of the same code, {code}, on other cards",
-    "too_many": "no pairs with {code}: {most} other codes were newer",
+    "paired": "of {total} that moved {count} were measured beside the old code, and it is the same",
+    "same_code": "same code as the baseline, {code}, which no number of this device has",
+    "too_many": "not measured beside {code}: {most} newer codes were",
     "measured": "{revision} was measured for {count} of {total} variants: {why}; do: {remedy}",
     "other_side": "{revision}: {why}",
     "unmeasured": "{revision} was not measured: {why}; do: {remedy}",
-    "same_in_turns": "in pairs on this card {revision} is the same",
+    "same_in_turns": "measured beside it on this device, {revision} is the same",
     "unconfirmed": "not confirmed: {why}",
     # Why there is no side A.
-    "shallow": "no side A: this clone is shallow and lacks {code}; do: {remedy}",
+    "shallow": "the old code is not here: this clone is shallow and lacks {code}; do: {remedy}",
     "squashed": (
-        "no side A: {code} is not in this repository (squashed, rebased, or kept on another "
+        "the old code is not here: {code} is not in this repository (squashed, rebased, or kept on another "
         "machine); do: {remedy}"
     ),
-    "no_git": "no side A: the code of {pack} is in no git repository here; do: {remedy}",
-    "no_wheel": "no side A: {code} is not at hand; do: {remedy}",
-    "no_build": "no side A: {code} cannot be made ready: {why}; do: {remedy}",
-    "old_front_door": "no side A: {code} needs another perfsuite: {why}; do: {remedy}",
+    "no_git": "the old code is not here: the code of {pack} is in no git repository; do: {remedy}",
+    "no_wheel": "the old code is not here: {code}; do: {remedy}",
+    "no_build": "the old code, {code}, cannot be built: {why}; do: {remedy}",
+    "old_front_door": "the old code, {code}, needs another perfsuite: {why}; do: {remedy}",
     "worse_than_waived": "worse than what is waived, {theta:+.2%} of {up_to:+.2%} ({issue})",
     # Claims.
-    "decided_by_abba": "decided by {groups} groups of ABBA inside {processes} processes",
+    "decided_by_abba": "decided by {groups} rounds, alternating inside {processes} processes",
     "ended": "{variant} ended {status}: {why}",
     "excepted": "{text}",
     "no_metric": "{variant} has no {metric}",
     "no_abba": "{why}",
     "not_in_run": "{variant} was not part of the run",
-    "open_by_abba": "still open by {groups} groups of ABBA inside {processes} processes",
+    "open_by_abba": "still open after {groups} rounds, alternating inside {processes} processes",
     "ratio": "{ratio:.3g}x ({level:.0%} interval {low:.3g} to {high:.3g}), {by:g}x claimed",
     "unmet": "{text}",
     "ratio_of_values": "{ratio:.3g}x: {metric} {than:.6g} -> {now:.6g}, {by:g}x claimed",
@@ -420,7 +420,7 @@ def sentence(reason: Reason) -> str:
     found = words.vformat(INTERVAL, (), facts)
     if facts["word"] != Word.UNCLEAR:
         has_stayed = any(word.stayed for word in Word if word == facts["word"])
-        inside = "inside the gate of" if has_stayed else "threshold"
+        inside = "inside the fail limit of" if has_stayed else "threshold"
         found += f", {inside} {limit(facts['limit'])}"
     if facts["of"]:
         return f"{facts['of']} {found})"
@@ -465,7 +465,7 @@ PHASES = {
     "recheck": "results after the last sample",
     "judge": "verdicts",
     "trace": "kernels of what moved or is new",
-    "turns": "the baseline's code, where one card says little",
+    "turns": "the baseline's code beside this one",
     "report": "history, packs' hooks, pages",
     "other": "waits for workers, what failed",
 }

@@ -203,12 +203,12 @@ def _caution(run: Run, moved: Sequence[str], slower: Collection[str]) -> str:
     counts = {
         "of them slower than before": len(slower),
         "unclear": sum(verdict.word is Word.UNCLEAR for verdict in verdicts),
-        "decided in pairs": sum(
+        "decided beside the old code": sum(
             verdict.confirmation is Confirmation.IN_TURNS for verdict in verdicts
         ),
     }
     told = [f"{count} {what}" for what, count in counts.items() if count]
-    told += [f"measured in turns with {run.against}"] if run.against and moved else []
+    told += [f"measured beside {run.against}"] if run.against and moved else []
     is_changed = any(_is_changed(run, name) for name in moved)
     told += [f"of code that is in no commit ({run.commit})"] if is_changed else []
     return ", ".join(told)

@@ -225,7 +225,7 @@ OPTIONS: Mapping[str, Option] = {
         kind=_count,
     ),
     "--perf-against": _value(
-        "REV", "compare the working tree with this git revision; both are measured now, in turns"
+        "REV", "compare the working tree with this git revision; both are measured now, alternating"
     ),
     "--perf-check": _flag("only check that results are right; measure nothing"),
     "--perf-resume": {

@@ -175,8 +175,8 @@ def find_expected(
     for slug, count in sorted(Counter(skus[name].slug for name in uncovered).items()):
         is_all = count == whole[slug]
         what = slug if is_all else f"{count} of {whole[slug]} variants on {slug}"
-        instead = f" and no earlier run on this unit: {'all is' if is_all else 'they are'} new"
-        told = ": compared with the reference on this unit, which perfsuite baseline reset moves"
+        instead = f" and no earlier run on this device: {'all is' if is_all else 'they are'} new"
+        told = ": compared with the reference on this device, which perfsuite baseline reset moves"
         instead = told if last else instead
         notes.append(f"no baseline for {what}{instead}")
     ours = stored[run.sku.slug]

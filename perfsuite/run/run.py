@@ -681,7 +681,7 @@ class _Work:
                 told = f"confirming {len(single)} of {len(verdicts)} in fresh processes"
                 self.listener.note(told)
             if paired:
-                told = f"taking {looks.step} more pairs of {len(paired)} of {len(verdicts)}"
+                told = f"alternating {looks.step} more times: {len(paired)} of {len(verdicts)}"
                 self.listener.note(told)
             for some, processes in ((single, settings.confirm_processes), (paired, looks.step)):
                 chosen = order([one.variant for one in some], settings.seed)
@@ -694,7 +694,7 @@ class _Work:
         for name in {one.id for one in single} & verdicts.keys():
             verdicts[name] = self.judging.unconfirmed(verdicts[name], f"{self.limit} left no time")
         for name in {one.id for one in paired} & verdicts.keys():
-            why = because("unconfirmed", why=f"{self.limit} left no time for more pairs")
+            why = because("unconfirmed", why=f"{self.limit} left no time to measure it longer")
             reasons = (*verdicts[name].reasons, why)
             verdicts[name] = replace(verdicts[name], reasons=reasons)
         return {**self._with_why(verdicts), **self.answers}
@@ -832,7 +832,7 @@ class _Work:
     ) -> None:
         """Measure a source beside the tree in a run of its own; keep what it says of each."""
         total = len(verdicts)
-        self.listener.note(f"taking pairs of {len(some)} of {total} with the code of {source}")
+        self.listener.note(f"measuring {len(some)} of {total} beside the old code, {source}")
         question = dataclasses.replace(
             self.config,
             variants=tuple(one.variant for one in some),
