@@ -447,7 +447,7 @@ def test_a_burst_while_the_screen_was_taken_is_no_environment(project: Path) -> 
 
     class Calms(Log):
         def note(self, text: str) -> None:
-            if text.startswith("taking pairs"):
+            if text.startswith("measuring"):
                 (project / "tmp" / "burst").unlink(missing_ok=True)
 
     pack = PACK.replace("ctx.spend(speed.US[impl])", "ctx.spend(speed.US[impl] * held_up())")

@@ -63,7 +63,7 @@ def test_accept_says_what_was_decided_in_turns_or_not_at_all(tmp_path: Path) -> 
         Verdict(variant=variant("add", 1024).id, word=Word.UNCLEAR, reason=""),
     )
     done = accept(runs[1].having(verdicts=verdicts), tmp_path, reason="x", by="Ann")
-    assert done.caution == "1 unclear, 1 decided in pairs"
+    assert done.caution == "1 unclear, 1 decided beside the old code"
     assert done.slower == {}
 
 

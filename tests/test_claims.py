@@ -59,7 +59,7 @@ def claimed(
 def test_a_claim_left_open_is_decided_by_abba(project: Path) -> None:
     claim, run = claimed(project, "2.0", two=201.0)
     assert claim.word is ClaimWord.HELD
-    assert "decided by 18 groups of ABBA inside 6 processes" in claim.reason
+    assert "decided by 18 rounds, alternating inside 6 processes" in claim.reason
     assert claim.ratio == pytest.approx(2.01, abs=0.003)
     assert {result.claim for result in run.aside} == {claim.claim}
     assert [len(result.evidence[0].blocks) for result in run.aside] == [6, 6]

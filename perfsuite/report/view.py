@@ -356,7 +356,7 @@ SENTENCES: Mapping[str, str] = {
     "within": "the same within {share:limit}",
     # What the run did about it.
     "environment": "the code is as fast as that of {code}; these changed: {differing:list}",
-    "environment_unknown": "the code is as fast as that of {code}; nothing recorded says what else changed",
+    "environment_unknown": "the code is as fast as that of {code}; what changed is not recorded",
     "no_turns": "not measured beside {code}: {why}",
     "many": "not measured beside the old code: {most} others differ more",
     "not_timed": "same code, not timed against it",
@@ -371,8 +371,8 @@ SENTENCES: Mapping[str, str] = {
     # Why there is no side A.
     "shallow": "the old code is not here: this clone is shallow and lacks {code}; do: {remedy}",
     "squashed": (
-        "the old code is not here: {code} is not in this repository (squashed, rebased, or kept on another "
-        "machine); do: {remedy}"
+        "the old code is not here: {code} is not in this repository (squashed, rebased, or "
+        "kept on another machine); do: {remedy}"
     ),
     "no_git": "the old code is not here: the code of {pack} is in no git repository; do: {remedy}",
     "no_wheel": "the old code is not here: {code}; do: {remedy}",

@@ -156,7 +156,7 @@ def _next(run_view: RunView) -> Iterator[str]:
         yield from _next_beside(run_view)
         return
     if Word.UNCLEAR in words:
-        yield "next: to decide what is unclear, measure the old revision and this tree, alternating:"
+        yield "next: to decide what is unclear, measure the old code and this tree, alternating:"
         yield f"  {run.command} --perf-against=REV"
     if run_view.counts["disturbed"]:  # such a run is not accepted whole
         return
