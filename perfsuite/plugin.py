@@ -457,14 +457,15 @@ class PerfSession:
         self, terminalreporter: pytest.TerminalReporter
     ) -> Generator[None, object, object]:
         """Sum up behind all that pytest has to say: the last screen is what is read first."""
-        stats = terminalreporter.stats
-        failed = stats.get("failed", [])
-        groups = {name: account.group for name, account in self.reported.items()}
-        # Of failures that are alike pytest tells the first.
-        firsts = {groups.get(one.nodeid) or one.nodeid: one for one in reversed(failed)}
-        stats["failed"] = [one for one in failed if one in firsts.values()]
+        stats, groups = terminalreporter.stats, dict[str, Any]()
+        whole = {kind: stats[kind] for kind in stats.keys() & {"failed", "error"}}
+        for kind, reports in whole.items():  # of failures that are alike pytest tells the first
+            for one in reports:
+                account = self.reported.get(one.nodeid)
+                groups.setdefault((account and account.group) or one.nodeid, one)
+            stats[kind] = [one for one in reports if one in groups.values()]
         done = yield
-        stats["failed"] = failed
+        stats.update(whole)
         if self.interrupted and (told := self._interrupted()):
             terminalreporter.write_line(told)
         if self.closing and self.outcome:
@@ -507,9 +508,10 @@ class PerfSession:
         if kept or (self.ticker and self.ticker.has_result):
             from perfsuite.store.runs import load_run, unfinished
 
-            run = load_run(unfinished(given.folder)[0])
-            counts = f"{len({one.variant for one in run.results})} of {len(run.variants)}"
-            return f"perfsuite: {counts} variants are measured; to go on:\n  {given.resuming}"
+            for path in unfinished(given.folder)[:1]:
+                run = load_run(path)
+                counts = f"{len({one.variant for one in run.results})} of {len(run.variants)}"
+                return f"perfsuite: {counts} variants are measured; to go on:\n  {given.resuming}"
         return ""
 
     @pytest.hookimpl(trylast=True)

@@ -36,7 +36,7 @@ SITE = ROOT / "docs" / "site"
 sys.path.insert(0, str(SITE))
 
 REASONS = {
-    "installs from a network": 9,
+    "installs from a network": 15,
     "needs a GPU": 8,
     "needs ncu": 3,
     "needs another tool": 8,

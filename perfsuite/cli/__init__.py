@@ -266,12 +266,15 @@ def runs() -> None:
     rows = []
     for path in list_runs(find_project().folder):
         found = load_run(path)
-        counts = Counter(verdict.word.value for verdict in found.verdicts)
-        told = ", ".join(f"{count} {word}" for word, count in counts.most_common())
-        told = (told or "no verdict") if found.finished else "interrupted"
-        when = found.started.replace("T", " ")[:16]
-        rows.append((found.id, when, found.sku.slug, found.commit[:12], told))
-    say_table(f"{len(rows)} runs", ("run", "started, UTC", "SKU", "commit", "outcome"), rows)
+        words = {one.variant: one.status.value for one in found.asked if one.status != "ok"}
+        words |= {verdict.variant: verdict.word.value for verdict in found.verdicts}
+        counts = sorted(Counter(words.values()).items(), key=lambda item: view.mark(item[0]).rank)
+        told = ", ".join(f"{count} {word}" for word, count in counts) or "no verdict"
+        told = told if found.finished else "interrupted"
+        when, commit = found.started.replace("T", " ")[:16], view.commit(found.commit)
+        rows.append((found.id, when, found.sku.slug, commit, told))
+    columns = ("run", "started, UTC", "SKU", "commit", "outcome")
+    say_table(view.count(len(rows), "run"), columns, rows)
 
 
 @app.command()
@@ -288,8 +291,8 @@ def why(
             f"run {run_view.run.id} has no variant {variant!r}",
             remedy="perfsuite list names variants; another run: --run RUN",
         )
-    for account in told.values():
-        say(account.text)
+    for name, account in told.items():
+        say(f"{name}\n{account.text}\n")
 
 
 @app.command("open")

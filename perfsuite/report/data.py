@@ -63,7 +63,8 @@ FULL_DETAIL = 100
 NOTABLE_LOAD_PERCENT = 10
 # A headline has room for so much of a cause.
 MOST_WHY = 300
-# Reasons that say why the evidence does not decide.
+# Reasons that the change beside them says, and those that say why the evidence does not decide.
+BESIDE = {"interval", "time"}
 DOUBTS = {"clock_lost", "load", "load_before", "lost", "unusable"}
 
 T = TypeVar("T")
@@ -470,6 +471,13 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
         return self.explanation.text
 
     @property
+    def because(self) -> str:
+        """The reasons of its word, without what the change beside them says."""
+        reasons = self.verdict.reasons if self.verdict else ()
+        shown = [each for each in reasons if not (self.telling and each.kind in BESIDE)]
+        return "; ".join(dict.fromkeys(map(view.sentence, shown))) if reasons else self.reason
+
+    @property
     def cause(self) -> str:
         """What the change and its interval do not say; of doubts what they come from."""
         reasons = self.verdict.reasons if self.verdict else ()
@@ -485,12 +493,10 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
                     f"from {view.share(self.telling.detectable)} on a change would be found"
                 )
         else:
-            # The change itself stands beside it.
-            shown = [each for each in reasons if not (self.telling and each.kind == "interval")]
-            told = [view.sentence(each) for each in shown]
             # What stands last is cut off first.
-            told.insert(len(told) if self.mark.tone == "budget" else 0, self.explained)
-        why = "; ".join(dict.fromkeys(filter(None, told))) or self.reason
+            told = [self.explained, self.because if reasons or not self.explained else ""]
+            told = told[::-1] if self.mark.tone == "budget" else told
+        why = "; ".join(filter(None, told))
         excepted = self.verdict.excepted if self.verdict else None
         return f"{excepted.short}; {why}" if excepted else why
 

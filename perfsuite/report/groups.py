@@ -126,9 +126,9 @@ class Group(NamedTuple):
             return self.first.cause
         if facts := list(common([one.explanation.facts for one in self.views])):
             return ", ".join(facts[:MOST_FACTS])
-        reasons = Counter(one.cause for one in self.views)
-        reason, count = reasons.most_common(1)[0]
-        return reason if count == len(self.views) else f"{self.first.id}: {self.first.cause}"
+        reasons = {one.cause for one in self.views}
+        cause = self.first.cause
+        return f"{self.first.id}: {cause}" if cause and len(reasons) > 1 else cause
 
     @property
     def since(self) -> str:

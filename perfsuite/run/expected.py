@@ -176,7 +176,7 @@ def find_expected(
         is_all = count == whole[slug]
         what = slug if is_all else f"{count} of {whole[slug]} variants on {slug}"
         instead = f" and no earlier run on this device: {'all is' if is_all else 'they are'} new"
-        told = ": compared with the reference on this device, which perfsuite baseline reset moves"
+        told = ": compared with the first run here; perfsuite baseline reset RUN chooses another"
         instead = told if last else instead
         notes.append(f"no baseline for {what}{instead}")
     ours = stored[run.sku.slug]
