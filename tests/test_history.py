@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import math
 import os
@@ -33,7 +34,7 @@ from store_data import OTHER_UNIT, UNIT, finished
 
 from perfsuite.boundary import PerfError, StoreError, UsageError
 from perfsuite.history import DEFAULT
-from perfsuite.history.pages import write_trends
+from perfsuite.history.pages import answers, write_trends
 from perfsuite.history.store import (
     BaselineMove,
     ChangePoint,
@@ -59,6 +60,7 @@ from perfsuite.model import (
 )
 from perfsuite.report.data import read
 from perfsuite.report.files import render_page
+from perfsuite.report.view import PLAIN
 from perfsuite.run.accept import accept
 from perfsuite.store.runs import RunFile
 
@@ -565,6 +567,28 @@ class Tags(HTMLParser):
 
     def attributes(self, name: str) -> list[str]:
         return [attrs[name] or "" for _, attrs in self.found if name in attrs]
+
+
+def test_one_commit_that_moved_many_is_one_row_and_steps_one_way_are_one_drift() -> None:
+    names = [f"a.b[impl={impl},n={n}]" for impl in ("x", "y") for n in range(4)]
+    moved = [series(FOUND, variant=name) for name in names[:3]]
+    rest = [series(variant=name) for name in names[3:]]
+    assert [line.translate(PLAIN) for line in answers([*moved, *rest], names)] == [
+        "3 slower of 8 variants in 6 runs",
+        f"  a.b, impl=x: 3 of 4 slower by 3.0 % since 2026-11-04 on {SKU} (aaa..bbb)",
+    ]
+    assert list(answers(rest, names)) == ["nothing shifted of 5 variants in 6 runs"]
+
+    def steps(*levels: float) -> Series:
+        both = itertools.pairwise(levels)
+        return series(*(replace(FOUND, before=before, after=after) for before, after in both))
+
+    (_, told) = answers([steps(100.0, 102.0, 104.0, 106.0)], ["a.b[n=1]"])
+    assert "slower by 6.0 % since 2026-11-04" in told.translate(PLAIN)
+    assert "in 3 steps: a drift" in told
+    (_, told) = answers([steps(100.0, 102.0, 100.0, 102.0)], ["a.b[n=1]"])
+    assert "slower by 2.0 %" in told.translate(PLAIN)
+    assert "drift" not in told
 
 
 def test_the_page_of_trends_is_read_without_scripts_and_loads_nothing(tmp_path: Path) -> None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from json import dumps, loads
+from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from markupsafe import Markup
 from typer.core import TyperGroup
 
 from perfsuite.boundary import PerfError, UsageError
+from perfsuite.model import TIME
 from perfsuite.report import files, view
+from perfsuite.report.data import grouped
+from perfsuite.report.groups import alike
+from perfsuite.run.accept import is_selected
 from perfsuite.run.config import Config
 from perfsuite.run.project import find_project, say, say_table, stored_run, with_baselines
 from perfsuite.run.run import why
@@ -24,6 +31,9 @@ if TYPE_CHECKING:
     from perfsuite.report.data import VariantView
 
 BARS = "▁▂▃▄▅▆▇█"
+WORDS = ("slower", "worse", "faster", "better")
+# So many shifts one way in a row are no innocent steps.
+LEAST_STEPS = 3
 SPARK_WIDTH, SPARK_HEIGHT = 160, 24
 
 
@@ -32,47 +42,119 @@ class _VariantFirst(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the command in that shows a variant where none is named."""
-        if args and args[0] not in self.commands and args[0] != "--help":
+        if not args or (args[0] not in self.commands and args[0] != "--help"):
             args = ["show", *args]
         return super().parse_args(ctx, args)
 
 
 history = typer.Typer(
     cls=_VariantFirst,
-    help='The runs of years: perfsuite history "VARIANT" [--metric, --last, --json], or a command.',
-    no_args_is_help=True,
+    help='What got slower, since when: perfsuite history ["PATTERN"], or a command.',
 )
 
 
 @history.command()
 def show(
-    variant: Annotated[str, typer.Argument(help="The id, as in reports")],
-    metric: Annotated[
-        str, typer.Option(metavar="NAME", help="As in reports; default: the time")
+    variant: Annotated[
+        str, typer.Argument(help="A pack, a case, an id, or a pattern with * and ?; else all")
     ] = "",
-    last: Annotated[int, typer.Option(min=1, help="So many runs, the newest")] = 30,
+    metric: Annotated[
+        str, typer.Option(metavar="NAME", help="A metric as in reports; else the time")
+    ] = "",
+    last: Annotated[int, typer.Option(min=1, help="How many runs of one variant to list")] = 30,
     *,
     json: Annotated[bool, typer.Option("--json", help="All that is known, for programs")] = False,
 ) -> None:
-    """Show a variant's past: its level, since when, what was accepted. "show" may be left out."""
+    """Say what got slower since when; of one variant its runs, too. "show" may be left out."""
     with open_history(find_project().root) as store:
-        found = store.series_of(variant, metric=metric)
+        found = store.series_of(variant, metric=metric) if "[" in variant else []
+        metrics = [metric] if metric else []
+        known = found or [s for sku in store.skus() for s in store.trends(sku, metrics=metrics)]
+        known.sort(key=lambda one: (one.key.metric == TIME.name, one.key.case_version))
+        main = {(one.key.sku, one.key.variant): one for one in known}
+        chosen = [
+            one for one in main.values() if not variant or is_selected(one.key.variant, variant)
+        ]
+        names = sorted({one.key.variant for one in chosen})
         say_notes(store)
-        if not found:
+        if not names:
             near = store.variants(variant.partition("[")[0])
             raise UsageError(
                 f"no run of {variant!r} is stored" + (f" with metric {metric!r}" if metric else ""),
                 where=store.where,
                 remedy=f"known are {', '.join(near)}" if near else "perfsuite list names variants",
             )
+        if not found:
+            found = store.series_of(names[0], metric=metric) if len(names) == 1 else chosen
     if json:
         say(dumps(loads(encode(found))))  # in ASCII: no terminal obeys it
         return
-    times = [each for each in found if metric or each.key.metric == "time_us"] or found[:1]
+    for line in answers(chosen, {one.key.variant for one in known}):
+        say(line)
+    if len(names) > 1:
+        return
+    times = [each for each in found if metric or each.key.metric == TIME.name] or found[:1]
     for each in times:
         _say_series(each, last)
     if others := sorted({each.key.metric for each in found} - {each.key.metric for each in times}):
         say(f"also known, with --metric: {', '.join(others)}")
+
+
+class Move(NamedTuple):
+    """Where a series went: by how much (relative) since a change point, in how many steps."""
+
+    series: Series
+    change: float
+    since: ChangePoint
+    steps: int
+
+    @property
+    def word(self) -> str:
+        """Whether that is worse, in the words of its metric."""
+        is_worse = self.series.key.better == "equal" or (self.change > 0) == (
+            self.series.key.better == "lower"
+        )
+        words = ("slower", "faster") if self.series.key.metric == TIME.name else ("worse", "better")
+        return words[not is_worse]
+
+
+def move_of(series: Series) -> Move | None:
+    """Return the last move of a level; shifts one way that follow each other are one drift."""
+    points = series.change_points or ()
+    if not points:
+        return None
+    is_up = points[-1].after > points[-1].before
+    tail = [*takewhile(lambda one: (one.after > one.before) == is_up, reversed(points))]
+    steps = len(tail) if len(tail) >= LEAST_STEPS else 1
+    since = tail[steps - 1]
+    return Move(series, points[-1].after / since.before - 1 if since.before else inf, since, steps)
+
+
+def answers(found: Sequence[Series], every: Iterable[str]) -> Iterator[str]:
+    """Say first how many variants moved, then what moved together since when, worse first."""
+    moves = [move for one in found if (move := move_of(one))]
+    counts = Counter(move.word for move in moves)
+    told = ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word])
+    runs = view.count(len({point.run for one in found for point in one.points}), "run")
+    yield f"{told or 'nothing shifted'} of {view.count(len(found), 'variant')} in {runs}"
+    alike_of = grouped(
+        moves, lambda m: (m.word, m.since.started, m.since.run, m.steps > 1, m.series.key.sku)
+    )
+    for (word, started, _, is_drift, sku), own in sorted(
+        alike_of.items(), key=lambda item: WORDS.index(item[0][0])
+    ):
+        by_name = {move.series.key.variant: move for move in own}
+        for each in alike(by_name, every):
+            members = [by_name[name] for name in each.members]
+            sizes = sorted((abs(move.change) for move in members), reverse=True)
+            size = " to ".join(dict.fromkeys(view.share(x) for x in (sizes[-1], sizes[0])))
+            count = f"{len(members)} of {each.total} " if each.total > 1 else ""
+            how = f", in {members[0].steps} steps: a drift" if is_drift else ""
+            day = view.moment(started).partition(" ")[0]
+            yield (
+                f"  {each.name}: {count}{word} by {size} since {day} on {sku}{how} "
+                f"({commits(members[0].since)})"
+            )
 
 
 @history.command("import")
@@ -224,6 +306,7 @@ def write_trends(sku: str, found: Sequence[Series], folder: Path) -> Path:
         ),
         reverse=True,
     )
+    times = [one for one in ordered if one.key.metric == TIME.name]
     charts = {
         "runs": [[run, started, view.commit(commit)] for started, run, commit in runs],
         "series": [_chart(f"{one.key.variant} {one.key.metric}", one, places) for one in ordered],
@@ -238,6 +321,8 @@ def write_trends(sku: str, found: Sequence[Series], folder: Path) -> Path:
             shift=shift,
             commits=commits,
             lines=[(one, _spark(one, places)) for one in ordered],
+            answers=[*answers(times, {one.key.variant for one in found})],
+            pages={run for _, run, _ in runs if (folder / run / files.PAGE).is_file()},
             width=SPARK_WIDTH,
             height=SPARK_HEIGHT,
             charts=charts,
