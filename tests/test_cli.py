@@ -145,11 +145,20 @@ def test_a_launch_needs_its_device(project: Path) -> None:
 
 def test_compare_judges_one_run_against_another(perfsuite: Command) -> None:
     code, said = perfsuite("compare", A, B)
-    lines = {line.split()[0]: line for line in said.splitlines() if "[n=1024]" in line}
+    table = said.partition("  verdict ")[2]
+    lines = {line.split()[0]: line for line in table.splitlines() if "[n=1024]" in line}
     assert code == 1
+    assert "compute.softmax[n=1024]: slower by 10" in said
     assert "compute.softmax[n=1024]" in lines["slower"]
     assert "10.0" in lines["slower"]
     assert "memory.copy[n=1024]" in lines["same"]
+    code, said = perfsuite("compare", A, B, "--html", "c.html", "--markdown", "c.md")
+    assert "softmax" in Path("c.html").read_text("utf-8")
+    assert "slower by 10" in Path("c.md").read_text("utf-8")
+    assert perfsuite("compare", A)[0] == 2
+    code, said = perfsuite("compare", A, B, A, "--html", "three.html")
+    assert (code, "compute.softmax[n=1024]" in said) == (0, True)
+    assert "side by side" in Path("three.html").read_text("utf-8")
 
 
 def test_compare_counts_what_was_skipped(perfsuite: Command, project: Path) -> None:
@@ -163,11 +172,11 @@ def test_compare_counts_what_was_skipped(perfsuite: Command, project: Path) -> N
     assert "memory.add" not in said
 
 
-def test_runs_of_two_products_are_incomparable(perfsuite: Command, project: Path) -> None:
+def test_runs_of_two_products_stand_side_by_side(perfsuite: Command, project: Path) -> None:
     sku = structs.replace(SKU, slug="nvidia-h100", facts={**SKU.facts, "pci": "10de:2330"})
     store(project, structs.replace(finished({"copy": 300.0}, run_id="20261123"), sku=sku))
-    _, said = perfsuite("compare", A, "20261123")
-    assert "nvidia-h200 is another product than nvidia-h100" in said
+    code, said = perfsuite("compare", A, "20261123")
+    assert (code, "nvidia-h100 20261123" in said, "memory.copy[n=1024]" in said) == (0, True, True)
 
 
 def test_report_is_written_of_the_newest_run(perfsuite: Command, project: Path) -> None:

@@ -243,6 +243,6 @@ def test_a_report_made_again_knows_the_ceilings_of_the_project_s_packs(tmp_path:
     (tmp_path / "plugins").symlink_to(ROOT / "plugins")
     run = ROOT / "reports" / "example" / "run.jsonl"
     page = rendered(
-        Config(root=tmp_path, baselines=(ROOT / "baselines",)), [str(run)], tmp_path / "out"
+        Config(root=tmp_path, baselines=(ROOT / "baselines",)), str(run), tmp_path / "out"
     )
     assert "impl=cuda], accepted baseline" in page.read_text("utf-8")

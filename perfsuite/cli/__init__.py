@@ -48,8 +48,8 @@ from perfsuite.packs.select import missing_need, parse_selection
 from perfsuite.packs.select import select as chosen
 from perfsuite.report import view
 from perfsuite.report.data import RunView, read
-from perfsuite.report.files import PAGE, write_beside, write_report
-from perfsuite.report.terminal import accounts_of, first_line, skip_lines
+from perfsuite.report.files import PAGE, comment, render_beside, render_page, write_report
+from perfsuite.report.terminal import accounts_of, summary
 from perfsuite.run.accept import is_selected
 from perfsuite.run.config import Config, exceptions_of
 from perfsuite.run.expected import find_expected
@@ -79,7 +79,7 @@ from perfsuite.store.baselines import (
     sku_folder,
     skus_in,
 )
-from perfsuite.store.files import refusing
+from perfsuite.store.files import refusing, replace_file
 from perfsuite.store.runs import last_run, list_runs, load_run
 from perfsuite.store.sku import fingerprint_differs, sku_for, sku_of
 from perfsuite.workers.units import lock, open_panels, products_of, resolved, spoilers
@@ -104,7 +104,8 @@ def _say_version(is_asked: bool) -> None:  # noqa: FBT001 - Typer's
 def version_option(
     *,
     version: Annotated[
-        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say it")
+        bool,
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Say its version"),
     ] = False,
 ) -> None:
     """GPU performance regression suite. Measuring itself is: pytest --perf"""  # noqa: D400
@@ -244,20 +245,14 @@ def make_pack(
 
 @app.command()
 def report(
-    runs: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[RUN]...",
-            help="Run files or ids; the newest if left out, several side by side",
-        ),
-    ] = None,
+    run: Annotated[str, typer.Argument(help="A run file or id; the newest if left out")] = "",
     folder: Annotated[
         Path, typer.Option("--folder", metavar="DIR", help="Where to write it")
     ] = Path("reports"),
     baselines: BaselinesOption = None,
 ) -> None:
-    """Write the report of a stored run again, or one page that compares runs of several SKUs."""
-    say(str(rendered(with_baselines(find_project(), baselines), runs or [""], folder)))
+    """Write the report of a stored run again."""
+    say(str(rendered(with_baselines(find_project(), baselines), run, folder)))
 
 
 @app.command()
@@ -310,15 +305,45 @@ def open_page() -> None:
 
 @app.command()
 def compare(
-    before: Annotated[str, typer.Argument(metavar="A", help="A run file or id, of before")],
-    now: Annotated[str, typer.Argument(metavar="B", help="A run file or id: what is judged")],
+    runs: Annotated[list[str], typer.Argument(metavar="A B [C]...", help="Run files or ids")],
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page, too")] = None,
+    markdown: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a comment's text, too")
+    ] = None,
 ) -> None:
-    """Judge run B as if run A were its baseline; exit code 1 if something fails."""
+    """Judge run B as if run A were its baseline; exit code 1 if something fails.
+
+    Three runs or more, or runs of several products, stand side by side, without a verdict.
+    """
     project = find_project()
-    earlier = stored_run(project, before)
-    run_view = judged_against(stored_run(project, now), earlier)
-    say_run_view(run_view)
+    earlier, *later = found = [stored_run(project, name) for name in runs]
+    if not later:
+        raise UsageError("one run is nothing to compare", remedy="name two: perfsuite runs")
+    if len(later) > 1 or later[0].sku.slug != earlier.sku.slug:
+        views = [read(run, baselines={}) for run in found]
+        say_beside(views)
+        _write(html, render_beside(views))
+        return
+    run_view = judged_against(later[0], earlier)
+    for line in summary(run_view):
+        say(line)
+    _write(html, render_page(run_view))
+    _write(markdown, comment(run_view))
     raise typer.Exit(1 if run_view.fails else 0)
+
+
+def _write(path: Path | None, text: str) -> None:
+    if path:
+        with refusing("cannot write the comparison", path, remedy="name another file"):
+            say(f"wrote {replace_file(path, text.encode('utf-8', 'replace'))}")
+
+
+def say_beside(run_views: Sequence[RunView]) -> None:
+    """Say what each variant took in each run."""
+    held = [{one.id: one.shown.now for one in each.ran} for each in run_views]
+    names = dict.fromkeys(name for times in held for name in times)
+    rows = [(*(times.get(name, view.NOTHING) for times in held), name) for name in names]
+    say_table("", (*(f"{v.run.sku.slug} {v.run.id}" for v in run_views), "variant"), rows)
 
 
 @baseline_commands.command()
@@ -483,7 +508,7 @@ def judged_against(run: Run, before: Run) -> RunView:
         results = (one.last,) if one.last else ()
         variants.append(replace(one, expected=expected, results=results))
     verdicts = judge(replace(run, variants=tuple(variants)))
-    judged = replace(run.having(verdicts=verdicts), claims=())
+    judged = replace(run.having(verdicts=verdicts), claims=(), notes=())
     return read(judged, baselines=entries, source=source, previous=before)
 
 
@@ -493,18 +518,6 @@ def _mismatch(run: Run, before: Run, variant: Variant) -> str:
     if now.slug != then.slug:
         return f"{then.slug} is another product than {now.slug}"
     return fingerprint_differs(now, then.facts)
-
-
-def say_run_view(run_view: RunView) -> None:
-    """Say each variant's verdict, what needs a reader first, and how many were skipped."""
-    rows = []
-    for one in run_view.ran:
-        moved = one.shown.change if one.change or one.shown.name else ""
-        rows.append((one.mark.word, moved, one.interval, one.variant.id, one.reason))
-    columns = ("verdict", "change", "interval", "variant", "reason")
-    say_table(f"{run_view.run.id} against {run_view.source}", columns, rows)
-    for line in (*skip_lines(run_view), first_line(run_view)):
-        say(line)
 
 
 def say_skus(root: Path) -> None:
@@ -584,12 +597,9 @@ def _known_sku(roots: Sequence[Path], slug: str) -> Sku:
     return read_sku(sku_folder(known[slug], slug))
 
 
-def rendered(project: Config, names: Sequence[str], folder: Path) -> Path:
-    """Write the page of the runs named and return it; ``UsageError`` if one is not there."""
-    run, *others = [stored_run(project, name) for name in names]
-    if others:
-        return write_beside((run, *others), folder)
-    return write_report(viewed(project.chosen(), run), folder)
+def rendered(project: Config, name: str, folder: Path) -> Path:
+    """Write the page of the run named and return it; ``UsageError`` if it is not there."""
+    return write_report(viewed(project.chosen(), stored_run(project, name)), folder)
 
 
 def viewed(project: Config, run: Run) -> RunView:

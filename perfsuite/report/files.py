@@ -22,9 +22,9 @@ from markupsafe import Markup, escape
 
 from perfsuite.boundary import plain
 from perfsuite.hooks import added
-from perfsuite.model import ClaimVerdict, Result, Run, Section, Verdict
+from perfsuite.model import ClaimVerdict, Result, Section, Verdict
 from perfsuite.report import data, view
-from perfsuite.report.data import MOST_WHY, Measured, RunView, VariantView, read
+from perfsuite.report.data import MOST_WHY, Measured, RunView, VariantView
 from perfsuite.report.groups import Group, groups_of
 from perfsuite.report.view import Mark
 from perfsuite.store.codec import encode, schema_of
@@ -374,17 +374,6 @@ def write_report(run_view: RunView, folder: Path, *names: str) -> Path:
         with refusing("cannot write the report", folder / run_view.run.id, remedy=remedy):
             path = replace_file(inside(folder, run_view.run.id, name), text)
     return path
-
-
-def write_beside(runs: Sequence[Run], folder: Path) -> Path:
-    """Write one page that compares runs of several SKUs, in a folder of its own; return it.
-
-    Raises StoreError where the folder cannot be written.
-    """
-    text = render_beside([read(run, baselines={}) for run in runs])
-    path = inside(folder, f"{runs[0].id}-beside-{len(runs) - 1}", "index.html")
-    with refusing("cannot write the report", path, remedy="make the folder writable"):
-        return replace_file(path, text.encode("utf-8", "replace"))
 
 
 def properties(result: Result | None, verdict: Verdict | None) -> list[Property]:

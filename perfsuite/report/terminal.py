@@ -18,7 +18,7 @@ from rich.console import Console
 from perfsuite import boundary
 from perfsuite.model import ClaimWord, DeviceFacts, Result, Run, Status
 from perfsuite.report import view
-from perfsuite.report.data import RunView, VariantView, skips
+from perfsuite.report.data import RunView, VariantView
 from perfsuite.report.files import Property, claim_properties, properties, templates
 from perfsuite.report.groups import groups_of
 from perfsuite.store.files import Closable
@@ -175,11 +175,6 @@ def _short(name: str, room: int | None) -> str:
         return name
     half = (room - 1) // 2
     return f"{name[:half]}~{name[-half:]}"
-
-
-def skip_lines(run_view: RunView) -> list[str]:
-    """Return how many variants were skipped for each of the commonest reasons."""
-    return str(_texts().skipped(skips(run_view.variants))).splitlines()
 
 
 @cache

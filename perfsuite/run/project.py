@@ -112,7 +112,11 @@ def say_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]])
         table.add_column(column, overflow="fold", no_wrap=column == "variant")
     for row in rows:
         table.add_row(*(Text(plain(cell)) for cell in row))
-    console().print(table)
+    here = console()
+    with here.capture() as shown:
+        here.print(table)
+    for line in shown.get().splitlines():  # no blanks at the end, for who pipes or copies it
+        print(line.rstrip())  # noqa: T201
 
 
 def time_of(entry: BaselineEntry) -> str:
