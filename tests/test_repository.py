@@ -56,11 +56,24 @@ def test_a_workflow_asks_for_little_and_names_majors(path: Path) -> None:
     found = workflow(path.name)
     assert found["permissions"] == {"contents": "read"}
     uses = [step["uses"] for step in steps(found) if "uses" in step]
-    known = r"actions/[a-z-]+@v\d+|docker://rhysd/actionlint:\d+(\.\d+)+"
+    known = r"actions/[a-z/-]+@v\d+|docker://rhysd/actionlint:\d+(\.\d+)+"
     assert all(re.fullmatch(known, each) for each in uses)
     kept = [step for step in steps(found) if "upload-artifact" in step.get("uses", "")]
     assert kept
     assert all(step["if"] == "${{ always() }}" for step in kept)
+
+
+def test_the_template_for_gitlab_asks_for_what_a_night_needs() -> None:
+    found = YAML(typ="safe").load(ROOT / "examples" / "gitlab-nightly.yml")
+    night, propose = found["night"], found["propose"]
+    assert night["variables"]["GIT_DEPTH"] == propose["variables"]["GIT_DEPTH"] == "0"
+    assert (night["cache"]["when"], night["cache"]["paths"]) == ("always", [".perfsuite/"])
+    assert night["artifacts"]["when"] == "always"
+    assert night["artifacts"]["reports"] == {"junit": "perf-night/junit.xml"}
+    assert any("examples/nightly.sh" in line for line in night["script"])
+    assert any("merge_request.create" in line for line in propose["script"])
+    for line in (*night["script"], *propose["script"]):
+        subprocess.run(["bash", "-n", "-c", line], check=True)
 
 
 def test_each_change_runs_what_a_developer_runs() -> None:
