@@ -84,11 +84,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def _refuse_other_root(config: pytest.Config) -> None:
     """Refuse a root that pytest took from an option's value: it looks at all that is a path."""
     here, root = config.invocation_params.dir, config.rootpath
-    if config.args_source is pytest.Config.ArgsSource.ARGS or config.inipath or here == root:
+    is_own = here == root or (config.inipath and here.is_relative_to(root))
+    if is_own or config.args_source is pytest.Config.ArgsSource.ARGS:
         return
     values = [config.getoption("perf_report"), *config.getoption("perf_packs")]
     for value in (here / value for value in values):
-        if value.exists() and value.is_relative_to(root) and not value.is_relative_to(here):
+        is_apart = not (value.is_relative_to(here) and here.is_relative_to(root))
+        if value.exists() and value.is_relative_to(root) and is_apart:
             raise pytest.UsageError(
                 f"pytest took {str(root)!r} for the project's root, from an option"
                 "\n  do: write --perf-report=DIR and --perf-packs=PATH with '=', "

@@ -43,7 +43,7 @@ def closed(outcome: Outcome, options: Config) -> Closing:
     ("words", "told"),
     [
         ([Word.SAME], []),
-        ([Word.SAME, Word.FASTER], ["next: if what is new or faster", "  perfsuite baseline"]),
+        ([Word.SAME, Word.FASTER], ["next: to keep what is new or faster", "  perfsuite baseline"]),
         ([Word.NEW], ["next: run again to compare", "  perfsuite baseline accept"]),
         ([Word.SLOWER], ["next: repair what fails; only", "  perfsuite baseline accept"]),
         ([Status.SKIPPED], []),

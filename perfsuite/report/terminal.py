@@ -32,7 +32,7 @@ _COMMAND = re.compile(r"^(\s*)(?=::)", re.MULTILINE)
 NO_RESULT = {Status.CRASHED, Status.TIMED_OUT, Status.ERROR, Status.DISTURBED}
 MOST_CHARACTERS = 300
 MOST_GROUPS, MOST_ROWS = 10, 20
-HEADINGS = ("verdict", "time", "change", "rate, of ceiling", "variant")
+HEADINGS = ("verdict", "now", "change", "rate, of ceiling", "variant")
 # A narrow screen shows no rates, and of a long id no less than this.
 WIDE, LEAST_ID = 100, 24
 ID_WIDTH, PHASE_WIDTH = 36, 20

@@ -175,7 +175,7 @@ def find_expected(
     for slug, count in sorted(Counter(skus[name].slug for name in uncovered).items()):
         is_all = count == whole[slug]
         what = slug if is_all else f"{count} of {whole[slug]} variants on {slug}"
-        instead = f" and no earlier run on this device: {'all is' if is_all else 'they are'} new"
+        instead = f" and no earlier run on this device: {count} variants are new"
         told = ": compared with the first run here; perfsuite baseline reset RUN chooses another"
         instead = told if last else instead
         notes.append(f"no baseline for {what}{instead}")
@@ -286,9 +286,12 @@ def source_of(run: Run) -> str:
         is_ok = {result.variant for result in run.results if result.status is Status.OK}
         held = [one for one in held if one.expected.in_turns or one.id in is_ok]
         held.sort(key=lambda one: not one.expected.in_turns)
-    sources = list(dict.fromkeys(one.expected.source for one in held if one.expected.source))
+    counts = Counter(one.expected.source for one in held if one.expected.source)
+    whole = sum(1 for one in run.variants if one.last and one.last.status is Status.OK)
+    few = f" ({counts.total()} of {whole} variants)" if 0 < 2 * counts.total() < whole else ""
+    sources = list(counts)
     more = [f"{len(sources) - MOST_SOURCES} more"] if len(sources) > MOST_SOURCES else []
-    return "; ".join([*sources[:MOST_SOURCES], *more])
+    return "; ".join([*sources[:MOST_SOURCES], *more]) + few
 
 
 def plausible(result: Result, variant: Variant, peaks: Peaks) -> Result:

@@ -150,7 +150,7 @@ def _next(run_view: RunView) -> Iterator[str]:
     if run_view.counts["disturbed"]:
         yield "next: end other work on this machine and measure again what was disturbed:"
         yield f"  {run.command}"
-    if not words:
+    if not words and not run_view.fails:
         return
     if run.against:
         yield from _next_beside(run_view)
@@ -169,7 +169,7 @@ def _next(run_view: RunView) -> Iterator[str]:
     elif fails:
         yield "next: repair what fails; only if it is meant to be so, accept these numbers:"
     elif words & {Word.NEW, Word.FASTER} and Word.UNCLEAR not in words:
-        yield "next: if what is new or faster is to stay so, accept these numbers:"
+        yield "next: to keep what is new or faster as the baseline, accept these numbers:"
     else:  # nothing changed: a baseline that follows green runs drifts
         return
     yield f'  perfsuite baseline accept {run.id} --reason "..."'
