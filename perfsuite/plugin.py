@@ -11,6 +11,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -510,8 +511,8 @@ class PerfSession:
         if kept or (self.ticker and self.ticker.has_result):
             from perfsuite.store.runs import load_run, unfinished
 
-            for path in unfinished(given.folder)[:1]:
-                run = load_run(path)
+            with suppress(PerfError, IndexError):  # a damaged file, or none: nothing to go on with
+                run = load_run(unfinished(given.folder)[0])
                 counts = f"{len({one.variant for one in run.results})} of {len(run.variants)}"
                 return f"perfsuite: {counts} variants are measured; to go on:\n  {given.resuming}"
         return ""

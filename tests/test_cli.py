@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
+from rich.console import Console
 from store_data import FACTS, SKU, finished
 
 from perfsuite.boundary import UsageError
@@ -20,6 +21,7 @@ from perfsuite.cli import (
 )
 from perfsuite.cli.launch import Order, carry_out
 from perfsuite.model import Gpu, Health, Run, Status, Verdict, Word
+from perfsuite.run.project import WIDE, say_table
 from perfsuite.store.runs import RunFile
 from perfsuite.workers.units import _busy, _limited, lock
 
@@ -79,6 +81,25 @@ def test_list_shows_variants_in_whole(perfsuite: Command) -> None:
     assert "3 variants" in said
     assert "steady.double[n=200]" in said
     assert said.count("Double eight numbers") == 1
+
+
+@pytest.mark.parametrize("width", [100, 30, 0])
+def test_a_table_fits_the_screen_and_is_not_padded(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, why = "memory.stream[op=copy,n=4194304]", "its code changed: " * 9
+    screen = Console(width=width or WIDE)
+    monkeypatch.setattr("perfsuite.run.project.console", lambda: screen)
+    screen.file = sys.stdout
+    say_table("Of two", ("variant", "tier", "why"), [(name, "smoke", why), ("a.b", "full", "")])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [line.rstrip() for line in lines]
+    assert sum(name in line for line in lines) == 1
+    assert any(why.strip() in line for line in lines) == (not width)
+    assert len(lines) == 7
+    if width == 100:
+        assert max(map(len, lines)) <= width
+        assert "smoke   its code changed: its" in " ".join(lines)
 
 
 def test_a_closed_standard_output_is_an_error(

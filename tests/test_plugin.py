@@ -122,6 +122,15 @@ def test_an_ordinary_session_runs_ordinary_tests_and_imports_nothing_heavy(
         result.stderr.fnmatch_lines(["*cases/test_other.py is a case module", "*add --perf"])
 
 
+@pytest.mark.parametrize("words", [["--perf-tier", "nightly"], ["--perf-tier=nightly"]])
+def test_an_option_of_ours_without_perf_is_refused(
+    project: pytest.Pytester, words: list[str]
+) -> None:
+    result = run(project, *words)
+    assert result.ret == USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--perf-tier*", "*add --perf"])
+
+
 def test_servers_start_while_packs_are_listed_and_end_before_items_run(
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,6 @@ import perfsuite
 from perfsuite.boundary import PerfError, UsageError, user_name
 from perfsuite.devices.protocol import listed
 from perfsuite.hooks import features
-from perfsuite.judge.compare import Policy as Policy
 from perfsuite.judge.compare import differing
 from perfsuite.judge.noise import entries_of
 from perfsuite.judge.verdict import judge
@@ -342,8 +341,8 @@ def say_beside(run_views: Sequence[RunView]) -> None:
     """Say what each variant took in each run."""
     held = [{one.id: one.shown.now for one in each.ran} for each in run_views]
     names = dict.fromkeys(name for times in held for name in times)
-    rows = [(*(times.get(name, view.NOTHING) for times in held), name) for name in names]
-    say_table("", (*(f"{v.run.sku.slug} {v.run.id}" for v in run_views), "variant"), rows)
+    rows = [(name, *(times.get(name, view.NOTHING) for times in held)) for name in names]
+    say_table("", ("variant", *(f"{v.run.sku.slug} {v.run.id}" for v in run_views)), rows)
 
 
 @baseline_commands.command()
@@ -378,10 +377,9 @@ def accept(
     changed = {**accepted.changed, **{n: f"SLOWER: {why}" for n, why in accepted.slower.items()}}
     rows = [
         *((name, "changed", what) for name, what in changed.items()),
-        *((name, "left as it is", "no more than noise") for name in accepted.unchanged),
         *((name, "not accepted", why) for name, why in accepted.refused.items()),
     ]
-    if rows:  # what is added is only counted: of first numbers that is all
+    if rows:  # what is added or unchanged is only counted
         say_table(f"Accepted from run {run}", ("variant", "outcome", "why"), rows)
     say(f"accepted: {accepted}")
     for path in accepted.written:
@@ -428,9 +426,8 @@ def diff(
             if not name or Path(name).is_dir():
                 folders.append(Path(name) if name else root)
             else:
-                folders.append(
-                    folder_at(root, name, Path(stack.enter_context(TemporaryDirectory())))
-                )
+                place = Path(stack.enter_context(TemporaryDirectory()))
+                folders.append(folder_at(root, name, place))
         for each in differences(*folders):
             sides = (each.old, each.new)
             times = [time_of(side) if side else "" for side in sides]
@@ -505,8 +502,7 @@ def judged_against(run: Run, before: Run) -> RunView:
             why_not=because("other_kind", text=why) if why else None,
         )
         # A confirmation replaces its screen.
-        results = (one.last,) if one.last else ()
-        variants.append(replace(one, expected=expected, results=results))
+        variants.append(replace(one, expected=expected, results=(one.last,) if one.last else ()))
     verdicts = judge(replace(run, variants=tuple(variants)))
     judged = replace(run.having(verdicts=verdicts), claims=(), notes=())
     return read(judged, baselines=entries, source=source, previous=before)

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -27,8 +28,8 @@ from perfsuite.store.runs import list_runs, load_run, run_path
 
 # What pytest takes for its root directory, and what a run leaves behind.
 MARKS = (".perfsuite", "pyproject.toml", "pytest.ini", "tox.ini", ".git")
-# Without a terminal nobody sees the edge: a cut id could not be copied.
-WIDE = 200
+# Without a terminal there is no edge. Between columns is a gap; less of a column is not shown.
+WIDE, GAP, LEAST = 100_000, 3, 12
 
 
 Packs = Annotated[
@@ -106,17 +107,23 @@ def say_error(error: PerfError) -> None:
 
 
 def say_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-    """Say rows as a table; variants stay whole, so that they can be copied."""
+    """Say rows as a table; ids stay whole, and what has no room beside them is left out."""
+    heads, held, speaker = list(columns), [[plain(cell) for cell in row] for row in rows], console()
     table = Table(title=plain(title), title_justify="left", title_style="bold", box=SIMPLE_HEAD)
-    for column in columns:
-        table.add_column(column, overflow="fold", no_wrap=column == "variant")
-    for row in rows:
-        table.add_row(*(Text(plain(cell)) for cell in row))
-    here = console()
-    with here.capture() as shown:
-        here.print(table)
-    for line in shown.get().splitlines():  # no blanks at the end, for who pipes or copies it
-        print(line.rstrip())  # noqa: T201
+    widths = [max(map(cell_len, column)) for column in zip(heads, *held, strict=True)]
+    room, speaker.width, shown = speaker.width - 1, WIDE, 0
+    while shown < len(heads) and (not shown or room >= min(widths[shown], LEAST) + GAP):
+        room -= widths[shown] + GAP
+        table.add_column(heads[shown], overflow="ellipsis", no_wrap=True)
+        shown += 1
+    if room < 0 and heads[shown - 1] != "variant":
+        table.columns[-1].max_width = widths[shown - 1] + room
+    for row in held:
+        table.add_row(*map(Text, row[:shown]))
+    with speaker.capture() as told:
+        speaker.print(table)
+    for line in told.get().splitlines():
+        speaker.out(line.rstrip(), highlight=False)
 
 
 def time_of(entry: BaselineEntry) -> str:
