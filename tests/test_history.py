@@ -42,6 +42,7 @@ from perfsuite.history.store import (
     Point,
     Series,
     SeriesKey,
+    change_points,
     runs,
     schema,
     shifts,
@@ -413,6 +414,7 @@ def test_commands_say_what_is_known(perfsuite: Command) -> None:
         found, said = perfsuite("history", *args)
         assert (found, [each for each in told if each not in said]) == (code, [])
         assert "night-0009" not in said
+        assert not re.findall("UTC +night-", said)
     code, said = perfsuite("history", COPY, "--metric", "time_us", "--json")
     (series,) = json.loads(said)
     assert (code, len(series["points"])) == (0, 40)
@@ -589,6 +591,25 @@ def test_one_commit_that_moved_many_is_one_row_and_steps_one_way_are_one_drift()
     (_, told) = answers([steps(100.0, 102.0, 100.0, 102.0)], ["a.b[n=1]"])
     assert "slower by 2.0 %" in told.translate(PLAIN)
     assert "drift" not in told
+
+
+def test_a_slow_drift_in_noise_is_told_with_its_total_and_noise_is_none() -> None:
+    def told(daily: float) -> list[str]:
+        rng = random.Random(5)  # noqa: S311 - made-up noise
+        levels = [300.0 * (1 + daily * n) * (1 + rng.gauss(0, 0.001)) for n in range(60)]
+        points = [
+            replace(POINTS[0], run=run.id, started=run.started, center=level)
+            for run, level in zip(map(night, range(60)), levels, strict=True)
+        ]
+        found = replace(series(*(change_points(points) or ())), points=tuple(points))
+        return [line.translate(PLAIN) for line in answers([found], ["a.b[n=1]"])]
+
+    first, drift = told(0.001)
+    assert first == "1 slower of 1 variant in 60 runs"
+    total = float(re.findall(r"slower by ([0-9.]+) %", drift)[0])
+    assert "a drift" in drift
+    assert total == pytest.approx(5.9, abs=1.5)
+    assert told(0.0) == ["nothing shifted of 1 variant in 60 runs"]
 
 
 def test_the_page_of_trends_is_read_without_scripts_and_loads_nothing(tmp_path: Path) -> None:

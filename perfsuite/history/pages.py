@@ -238,10 +238,10 @@ def _say_series(series: Series, last: int) -> None:
     heights = [(center - low) / span if span else 1 / 2 for center in centers]
     bars = "".join(BARS[int(height * (len(BARS) - 1))] for height in heights)
     say(f"{bars}  of {view.count(len(shown), 'run')}")
-    columns = ("started", "run", "commit", key.metric, "sd between", "verdict", "left out")
+    columns = ("started (UTC)", "run", "commit", key.metric, "sd between", "verdict", "left out")
     rows = [
         (
-            view.moment(point.started),
+            view.moment(point.started).removesuffix(" UTC"),
             point.run,
             view.commit(point.commit),
             view.NOTHING
