@@ -621,9 +621,10 @@ def test_the_page_of_trends_is_read_without_scripts_and_loads_nothing(tmp_path: 
         series(later, variant="late", better="higher"),
         replace(series(variant="gone"), points=crashed),
     ]
-    page = write_trends(SKU, rows, tmp_path).read_text("utf-8")
+    cycles = [series(FOUND, metric="cycles"), series(FOUND, variant="quiet", metric="cycles")]
+    page = write_trends(SKU, [*rows, *cycles], tmp_path).read_text("utf-8")
     names = re.findall(r'class="id">([^<]+)<', page)
-    assert names == ["late", "a.b[n=1]", "quiet", "gone"]
+    assert names == ["late", "quiet", "a.b[n=1]", "quiet", "gone"]  # one with its cycles
     row = page.split("<details>")[2].partition("</details>")[0]
     told = ("+3.00", "since 2026-11-04", "aaa..bbb", "1 run left out", "<polyline", "worse")
     assert not [each for each in told if each not in row]
