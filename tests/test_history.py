@@ -634,6 +634,10 @@ def test_the_page_of_trends_is_read_without_scripts_and_loads_nothing(tmp_path: 
     assert "://" not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
     policy = next(one for one in tags.attributes("content") if "default-src 'none'" in one)
     assert (policy.count("sha256-"), "unsafe" in policy) == (5, False)
+    (tmp_path / "r3").mkdir()
+    (tmp_path / "r3" / "index.html").touch()
+    linked = Tags(write_trends(SKU, rows, tmp_path).read_text("utf-8"))
+    assert linked.attributes("href") == ["r3/index.html"]  # r4 has no report there
     assert "No series yet" in write_trends("x", [], tmp_path).read_text("utf-8")
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="cannot write the trends"):
