@@ -42,6 +42,7 @@ from perfsuite.history.store import (
     Point,
     Series,
     SeriesKey,
+    change_points,
     runs,
     schema,
     shifts,
@@ -413,6 +414,7 @@ def test_commands_say_what_is_known(perfsuite: Command) -> None:
         found, said = perfsuite("history", *args)
         assert (found, [each for each in told if each not in said]) == (code, [])
         assert "night-0009" not in said
+        assert not re.findall("UTC +night-", said)
     code, said = perfsuite("history", COPY, "--metric", "time_us", "--json")
     (series,) = json.loads(said)
     assert (code, len(series["points"])) == (0, 40)
@@ -591,6 +593,25 @@ def test_one_commit_that_moved_many_is_one_row_and_steps_one_way_are_one_drift()
     assert "drift" not in told
 
 
+def test_a_slow_drift_in_noise_is_told_with_its_total_and_noise_is_none() -> None:
+    def told(daily: float) -> list[str]:
+        rng = random.Random(5)  # noqa: S311 - made-up noise
+        levels = [300.0 * (1 + daily * n) * (1 + rng.gauss(0, 0.001)) for n in range(60)]
+        points = [
+            replace(POINTS[0], run=run.id, started=run.started, center=level)
+            for run, level in zip(map(night, range(60)), levels, strict=True)
+        ]
+        found = replace(series(*(change_points(points) or ())), points=tuple(points))
+        return [line.translate(PLAIN) for line in answers([found], ["a.b[n=1]"])]
+
+    first, drift = told(0.001)
+    assert first == "1 slower of 1 variant in 60 runs"
+    total = float(re.findall(r"slower by ([0-9.]+) %", drift)[0])
+    assert "a drift" in drift
+    assert total == pytest.approx(5.9, abs=1.5)
+    assert told(0.0) == ["nothing shifted of 1 variant in 60 runs"]
+
+
 def test_the_page_of_trends_is_read_without_scripts_and_loads_nothing(tmp_path: Path) -> None:
     later = replace(FOUND, run="r4", started="2026-11-05T02:00:00+00:00")
     crashed = (replace(POINTS[0], center=None, why_not="crashed"),)
@@ -600,9 +621,10 @@ def test_the_page_of_trends_is_read_without_scripts_and_loads_nothing(tmp_path: 
         series(later, variant="late", better="higher"),
         replace(series(variant="gone"), points=crashed),
     ]
-    page = write_trends(SKU, rows, tmp_path).read_text("utf-8")
+    cycles = [series(FOUND, metric="cycles"), series(FOUND, variant="quiet", metric="cycles")]
+    page = write_trends(SKU, [*rows, *cycles], tmp_path).read_text("utf-8")
     names = re.findall(r'class="id">([^<]+)<', page)
-    assert names == ["late", "a.b[n=1]", "quiet", "gone"]
+    assert names == ["late", "quiet", "a.b[n=1]", "quiet", "gone"]  # one with its cycles
     row = page.split("<details>")[2].partition("</details>")[0]
     told = ("+3.00", "since 2026-11-04", "aaa..bbb", "1 run left out", "<polyline", "worse")
     assert not [each for each in told if each not in row]
@@ -612,6 +634,10 @@ def test_the_page_of_trends_is_read_without_scripts_and_loads_nothing(tmp_path: 
     assert "://" not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
     policy = next(one for one in tags.attributes("content") if "default-src 'none'" in one)
     assert (policy.count("sha256-"), "unsafe" in policy) == (5, False)
+    (tmp_path / "r3").mkdir()
+    (tmp_path / "r3" / "index.html").touch()
+    linked = Tags(write_trends(SKU, rows, tmp_path).read_text("utf-8"))
+    assert linked.attributes("href") == ["r3/index.html"]  # r4 has no report there
     assert "No series yet" in write_trends("x", [], tmp_path).read_text("utf-8")
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="cannot write the trends"):

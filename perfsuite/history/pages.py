@@ -15,7 +15,7 @@ from markupsafe import Markup
 from typer.core import TyperGroup
 
 from perfsuite.boundary import PerfError, UsageError
-from perfsuite.model import TIME
+from perfsuite.model import CYCLES, TIME
 from perfsuite.report import files, view
 from perfsuite.report.data import grouped
 from perfsuite.report.groups import alike
@@ -72,9 +72,7 @@ def show(
         known = found or [s for sku in store.skus() for s in store.trends(sku, metrics=metrics)]
         known.sort(key=lambda one: (one.key.metric == TIME.name, one.key.case_version))
         main = {(one.key.sku, one.key.variant): one for one in known}
-        chosen = [
-            one for one in main.values() if not variant or is_selected(one.key.variant, variant)
-        ]
+        chosen = [one for one in main.values() if is_selected(one.key.variant, variant or "*")]
         names = sorted({one.key.variant for one in chosen})
         say_notes(store)
         if not names:
@@ -238,10 +236,10 @@ def _say_series(series: Series, last: int) -> None:
     heights = [(center - low) / span if span else 1 / 2 for center in centers]
     bars = "".join(BARS[int(height * (len(BARS) - 1))] for height in heights)
     say(f"{bars}  of {view.count(len(shown), 'run')}")
-    columns = ("started", "run", "commit", key.metric, "sd between", "verdict", "left out")
+    columns = ("started (UTC)", "run", "commit", key.metric, "sd between", "verdict", "left out")
     rows = [
         (
-            view.moment(point.started),
+            view.moment(point.started).removesuffix(" UTC"),
             point.run,
             view.commit(point.commit),
             view.NOTHING
@@ -298,14 +296,10 @@ def write_trends(sku: str, found: Sequence[Series], folder: Path) -> Path:
     """Write a SKU's page into a folder; raises StoreError where that cannot be written."""
     runs = sorted({(p.started, p.run, p.commit) for each in found for p in each.points})
     places = {run: place for place, (_, run, _) in enumerate(runs)}
-    ordered = sorted(
-        found,
-        key=lambda one: (
-            one.change_points[-1].started if one.change_points else "",
-            one.key.variant,
-        ),
-        reverse=True,
-    )
+    timed = {_moved(one) for one in found if one.key.metric == TIME.name}
+    found = [one for one in found if one.key.metric != CYCLES.name or _moved(one) not in timed]
+    ordered = sorted(found, key=lambda one: one.key.variant, reverse=True)
+    ordered.sort(key=lambda one: [c.started for c in one.change_points or ()][-1:], reverse=True)
     times = [one for one in ordered if one.key.metric == TIME.name]
     charts = {
         "runs": [[run, started, view.commit(commit)] for started, run, commit in runs],
@@ -333,6 +327,12 @@ def write_trends(sku: str, found: Sequence[Series], folder: Path) -> Path:
     path = folder / f"trends-{view.slug(sku)}.html"
     with refusing("cannot write the trends", path, remedy="make the folder writable"):
         return replace_file(path, page.encode("utf-8", "replace"))
+
+
+def _moved(one: Series) -> tuple[Any, ...]:
+    """Return whose level shifted in which runs: cycles that shift as the time does say no more."""
+    key = one.key
+    return key.variant, key.regime, key.case_version, *(c.run for c in one.change_points or ())
 
 
 def past_of(variant_view: VariantView) -> Markup:
