@@ -173,6 +173,8 @@ def test_a_page_names_what_exists_and_shows_it_well_formed(path: Path) -> None:
         if block.language in read:
             read[block.language](block.text)
     text = path.read_text(encoding="utf-8")
+    links = re.findall(r"\]\((?!\w+:|#)([^)#\s]+)", text)
+    assert [link for link in links if not (path.parent / link).exists()] == []
     # What is made of the code is not repeated.
     assert re.findall(r"^\| `--perf[^|]*`? \|", text, re.MULTILINE) == []
     # Code in the first of two columns never breaks: 24 letters are half of a telephone's width.

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from docs_data import unknown_in
 from readme_tables import BEGIN, END, differing_rows, main, stored_sku, table_of
 from ruamel.yaml import YAML
 
@@ -64,7 +65,11 @@ def test_a_workflow_asks_for_little_and_names_majors(path: Path) -> None:
 
 
 def test_the_template_for_gitlab_asks_for_what_a_night_needs() -> None:
-    found = YAML(typ="safe").load(ROOT / "examples" / "gitlab-nightly.yml")
+    path = ROOT / "examples" / "gitlab-nightly.yml"
+    command = (sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.gitlab-ci")
+    done = subprocess.run([*command, path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = YAML(typ="safe").load(path)
     night, propose = found["night"], found["propose"]
     assert night["variables"]["GIT_DEPTH"] == propose["variables"]["GIT_DEPTH"] == "0"
     assert (night["cache"]["when"], night["cache"]["paths"]) == ("always", [".perfsuite/"])
@@ -99,6 +104,15 @@ def test_a_night_waits_for_the_gpu_keeps_its_state_and_alone_its_proposal_may_wr
     assert named
     assert named <= OPTIONS.keys()
     assert all(name in script for name in night["env"])
+    lines = [line.strip() for step in steps(found) for line in step.get("run", "").splitlines()]
+    ours = [line for line in lines if line.startswith(("perfsuite ", "pytest "))]
+    assert len(ours) >= 2
+    assert [unknown_in(line) for line in ours] == [[]] * len(ours)
+    # What fails still keeps its state for the next night.
+    kept = [step for step in steps(found) if "cache/" in step.get("uses", "")]
+    saves = [step for step in kept if "cache/save@" in step["uses"]]
+    assert len(kept) == 2 * len(saves) == 4
+    assert all(step["if"] == "${{ always() }}" for step in saves)
 
 
 @pytest.fixture(scope="module")
