@@ -181,10 +181,8 @@ def interval(low: float, high: float) -> str:
     return f"{ends[0]} to {ends[1]}{SPACE}%"
 
 
-def beside(found: Change | None) -> str:
+def beside(found: Change) -> str:
     """Return a change with half the width of its interval beside it: +10.48 ±0.25 %."""
-    if found is None:
-        return NOTHING
     half = abs(found.high - found.low) / 2
     width = number(half * 100, _percent_places(half))
     return f"{change(found).removesuffix(f'{SPACE}%')} {PLUS_MINUS}{width}{SPACE}%"

@@ -173,12 +173,10 @@ def find_expected(
     notes = [note for sku in skus.values() for note in stored[sku.slug].notes]
     whole = Counter(sku.slug for sku in skus.values())
     for slug, count in sorted(Counter(skus[name].slug for name in uncovered).items()):
-        is_all = count == whole[slug]
-        what = slug if is_all else f"{count} of {whole[slug]} variants on {slug}"
+        what = slug if count == whole[slug] else f"{count} of {whole[slug]} variants on {slug}"
         instead = f" and no earlier run on this device: {count} variants are new"
         told = ": compared with the first run here; perfsuite baseline reset RUN chooses another"
-        instead = told if last else instead
-        notes.append(f"no baseline for {what}{instead}")
+        notes.append(f"no baseline for {what}{told if last else instead}")
     ours = stored[run.sku.slug]
     ceilings = () if ours.fingerprint_problem else tuple(ours.entries.values())
     return Basis(
