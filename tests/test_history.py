@@ -647,14 +647,16 @@ def test_the_page_of_trends_is_read_without_scripts_and_loads_nothing(tmp_path: 
 def test_hostile_text_stays_text(tmp_path: Path) -> None:
     change = replace(FOUND, run=HOSTILE, commit=HOSTILE, commit_before=HOSTILE)
     odd = series(change, variant=HOSTILE, metric=HOSTILE, unit=HOSTILE)
-    odd = replace(odd, points=(replace(POINTS[0], run=HOSTILE, commit=HOSTILE),))
+    names = (HOSTILE, "x" * 300, "../../etc")
+    points = tuple(replace(POINTS[0], run=name, commit=HOSTILE) for name in names)
+    odd = replace(odd, points=points)
     page = write_trends(SKU, [odd], tmp_path).read_text("utf-8")
     tags = Tags(page)
     assert "img" not in {tag for tag, _ in tags.found}
     assert not tags.attributes("onerror")
     assert page.count("</script>") == 4
     text = page.partition('id="data">')[2].partition("</script>")[0]
-    assert json.loads(text)["runs"][0][0] == HOSTILE
+    assert {run for run, *_ in json.loads(text)["runs"]} == {*names}
 
 
 def test_a_report_tells_of_a_variant_s_past_and_keeps_hostile_text_out() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from perfsuite.report.data import VariantView
 
 BARS = "▁▂▃▄▅▆▇█"
+# A shared history may hold any text: what is no id of ours is no folder.
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,80}")
 WORDS = ("slower", "worse", "faster", "better")
 # So many shifts one way in a row are no innocent steps.
 LEAST_STEPS = 3
@@ -316,7 +319,11 @@ def write_trends(sku: str, found: Sequence[Series], folder: Path) -> Path:
             commits=commits,
             lines=[(one, _spark(one, places)) for one in ordered],
             answers=[*answers(times, {one.key.variant for one in found})],
-            pages={run for _, run, _ in runs if (folder / run / files.PAGE).is_file()},
+            pages={
+                run
+                for _, run, _ in runs
+                if RUN_ID.fullmatch(run) and (folder / run / files.PAGE).is_file()
+            },
             width=SPARK_WIDTH,
             height=SPARK_HEIGHT,
             charts=charts,
