@@ -127,7 +127,8 @@ def _packs(text: str) -> tuple[str, ...]:
     # As a list of what is allowed, an empty one, of a variable that is not set, is not all.
     if not _words(text):
         raise argparse.ArgumentTypeError("no pack is named; without the option all are taken")
-    return _words(text)
+    # A folder's name may have a comma.
+    return (text,) if Path(text).exists() else _words(text)
 
 
 def _whole(text: str) -> int:

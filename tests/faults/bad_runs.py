@@ -72,7 +72,7 @@ IDS = (
     ("the id ..", "..", REPORT),
     ("an id with escape sequences", "x\x1b]0;title\x07\x1b[2J", REPORT),
     ("an id with half a character", "x\ud800", REPORT),
-    ("two runs with an id that leads upwards", OUT, ("report", "foreign.jsonl", "foreign.jsonl")),
+    ("two runs with an id that leads upwards", OUT, ("compare", "foreign.jsonl", "foreign.jsonl")),
     ("an id with escape sequences", "x\x1b[2J", ("compare", "foreign.jsonl", "foreign.jsonl")),
     ("an id that leads upwards", OUT, ("baseline", "accept", "foreign.jsonl", "--reason=x")),
     ("an id with escape sequences", "x\x1b[2J", ("history", "import", "foreign.jsonl")),
