@@ -180,6 +180,7 @@ def test_compare_judges_one_run_against_another(perfsuite: Command) -> None:
     code, said = perfsuite("compare", A, B, A, "--html", "three.html")
     assert (code, "compute.softmax[n=1024]" in said) == (0, True)
     assert "side by side" in Path("three.html").read_text("utf-8")
+    assert perfsuite("compare", A, B, A, "--markdown", "c.md")[0] == 2
 
 
 def test_compare_counts_what_was_skipped(perfsuite: Command, project: Path) -> None:

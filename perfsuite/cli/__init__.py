@@ -84,7 +84,6 @@ from perfsuite.store.sku import fingerprint_differs, sku_for, sku_of
 from perfsuite.workers.units import lock, open_panels, products_of, resolved, spoilers
 
 app = typer.Typer(
-    help="GPU performance regression suite. Measuring itself is: pytest --perf",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -107,7 +106,7 @@ def version_option(
         typer.Option("--version", callback=_say_version, is_eager=True, help="Say its version"),
     ] = False,
 ) -> None:
-    """GPU performance regression suite. Measuring itself is: pytest --perf"""  # noqa: D400
+    """GPU performance regression suite. Measuring itself is: pytest --perf."""
 
 
 Select = Annotated[
@@ -264,9 +263,9 @@ def runs() -> None:
         words |= {verdict.variant: verdict.word.value for verdict in found.verdicts}
         counts = sorted(Counter(words.values()).items(), key=lambda item: view.mark(item[0]).rank)
         told = ", ".join(f"{count} {word}" for word, count in counts) or "no verdict"
-        told = told if found.finished else "interrupted"
         when, commit = found.started.replace("T", " ")[:16], view.commit(found.commit)
-        rows.append((found.id, when, found.sku.slug, commit, told))
+        outcome = told if found.finished else "interrupted"
+        rows.append((found.id, when, found.sku.slug, commit, outcome))
     columns = ("run", "started, UTC", "SKU", "commit", "outcome")
     say_table(view.count(len(rows), "run"), columns, rows)
 
@@ -319,6 +318,8 @@ def compare(
     if not later:
         raise UsageError("one run is nothing to compare", remedy="name two: perfsuite runs")
     if len(later) > 1 or later[0].sku.slug != earlier.sku.slug:
+        if markdown:
+            raise UsageError("--markdown is for two runs of one SKU", remedy="leave it out")
         views = [read(run, baselines={}) for run in found]
         say_beside(views)
         _write(html, render_beside(views))
@@ -341,8 +342,8 @@ def say_beside(run_views: Sequence[RunView]) -> None:
     """Say what each variant took in each run."""
     held = [{one.id: one.shown.now for one in each.ran} for each in run_views]
     names = dict.fromkeys(name for times in held for name in times)
-    rows = [(name, *(times.get(name, view.NOTHING) for times in held)) for name in names]
-    say_table("", ("variant", *(f"{v.run.sku.slug} {v.run.id}" for v in run_views)), rows)
+    columns = ("variant", *(f"{each.run.sku.slug} {each.run.id}" for each in run_views))
+    say_table("", columns, ((name, *(t.get(name, view.NOTHING) for t in held)) for name in names))
 
 
 @baseline_commands.command()

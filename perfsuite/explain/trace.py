@@ -107,8 +107,7 @@ class Tracing(Struct, kw_only=True):
     def _is_known(self, variant: Variant) -> bool:
         entry = self.entries.get(variant.id)
         kernels = entry.kernels if entry else ()
-        is_asked = self.config.counters
-        is_stored = bool(kernels) or (entry is not None and not is_asked)
+        is_stored = bool(kernels) or (entry is not None and not self.config.counters)
         if kernels and self.config.counters and not refusal(self.panels[0].setup.device):
             # Copies and fills by the driver, which have no shape, are never counted.
             shaped = [kernel for kernel in kernels if kernel.grid]

@@ -157,9 +157,9 @@ class Group(NamedTuple):
 
 
 def common(sides: Sequence[Iterable[Fact]]) -> Iterator[str]:
-    """Yield the facts that more than half of some variants share, in words, the commonest first.
+    """Yield in words the facts that more than half of some variants share.
 
-    Where what a fact was and is differs from variant to variant, the first one's is an example.
+    Facts that are the same in each come first. Of the others the first variant's is an example.
     """
     found: dict[str, Counter[Fact]] = {}
     for fact in (fact for facts in sides for fact in dict.fromkeys(facts)):
@@ -174,7 +174,8 @@ def common(sides: Sequence[Iterable[Fact]]) -> Iterator[str]:
 def groups_of(run_view: RunView) -> list[Group]:
     """Return the variants that ran, those that ended alike together, what needs a reader first."""
     ran = {one.id: one for one in run_view.ran}
-    quiet = grouped((one for one in ran.values() if one.mark.word in STAYED), _case)
+    stayed = (one for one in ran.values() if one.mark.word in STAYED)
+    quiet = grouped(stayed, lambda one: case_of(one.id))
     kinds = grouped(ran.values(), lambda one: (one.mark, one.telling and one.telling.metric))
     found = []
     for (mark, _), views in kinds.items():
@@ -184,7 +185,3 @@ def groups_of(run_view: RunView) -> list[Group]:
             members = tuple(ran[name] for name in each.members)
             found.append(Group(mark, each, members, len(others), seen))
     return sorted(found, key=lambda one: (one.mark.rank, -len(one.views)))
-
-
-def _case(one: VariantView) -> str:
-    return case_of(one.id)
