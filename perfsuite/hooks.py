@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
     from perfsuite import model
+    from perfsuite.packs.declare import Implementation, Operator
     from perfsuite.report.data import Explained, RunView, SideView, VariantView
     from perfsuite.run.config import Config, Exceptions, TimeLimit
     from perfsuite.run.finish import Kept
@@ -43,7 +44,9 @@ hookimpl = pluggy.HookimplMarker("perfsuite")
 
 
 @hookspec
-def perf_cases(kernels: Sequence[model.Kernel]) -> Sequence[model.Case | model.Claim]:  # type: ignore[empty-body]
+def perf_cases(  # type: ignore[empty-body]
+    kernels: Sequence[model.Kernel],
+) -> Sequence[model.Case | Operator | model.Claim]:
     """Return the pack's cases and claims.
 
     ``kernels`` are those that all packs hand over, each named ``pack.kernel``; most packs leave
@@ -67,6 +70,26 @@ def perf_cases(kernels: Sequence[model.Kernel]) -> Sequence[model.Case | model.C
         @perfsuite.hookimpl
         def perf_cases():
             return [add]
+    """
+
+
+@hookspec
+def perf_implementations() -> Mapping[str, Sequence[Implementation]]:  # type: ignore[empty-body]
+    """Return implementations of other packs' operators, by case.
+
+    Each gets the operator's inputs at all its points and is held against its reference; the
+    variants are this pack's, with baselines of its own. Called where ``perf_cases`` is. Example::
+
+        import perfsuite
+
+        def softmax(x, y):
+            import acme
+
+            acme.softmax(x, out=y)
+
+        @perfsuite.hookimpl
+        def perf_implementations():
+            return {"compute.softmax": [perfsuite.Implementation(name="acme", function=softmax)]}
     """
 
 

@@ -292,8 +292,8 @@ class Workload(Record, frozen=True, kw_only=True):
     ``make_inputs(rng)`` returns the arguments of one launch; tensors from ``rng.empty`` are
     outputs and are poisoned before each check. ``fn(*inputs)`` is one launch; what it returns, or
     else its outputs, is compared with ``reference(*inputs)``, which is independent and of higher
-    precision. ``wrong(*inputs)`` is the negative control: it has the signature of ``fn``, makes
-    the mistake a real bug would make, and the reference must refuse it.
+    precision. ``wrong(*inputs)``, one or several, makes a mistake that a real bug would make, and
+    the reference must refuse it, as it must those that perfsuite makes of any result.
 
     ``tolerance`` is the relative L2 error allowed (None: by the output's dtype; 0: equal to the
     bit). ``captures=False`` keeps ``fn`` out of CUDA graphs. ``rotates=False`` says that the inputs
@@ -301,17 +301,20 @@ class Workload(Record, frozen=True, kw_only=True):
     no outputs must stay as they are, or each launch would have others; ``in_place=True`` says that
     launches write to them, and that the result is the same however often. ``exact()`` returns
     metrics without noise (launches, bytes), read once per process after the check; the case
-    declares them.
+    declares them. ``flops`` are the operations of one launch at the rate of ``rate_dtype``; where
+    they are no None the case declares no work, and its bytes are those of inputs and outputs.
     """
 
     fn: Callable[..., Any]
     make_inputs: Callable[[Any], tuple[Any, ...]]
     reference: Callable[..., Any]
-    wrong: Callable[..., Any]
+    wrong: Callable[..., Any] | tuple[Callable[..., Any], ...] = ()
     tolerance: float | None = None
     captures: bool = True
     rotates: bool = True
     in_place: bool = False
+    flops: float | None = None
+    rate_dtype: str = ""
     exact: Callable[[], Mapping[str, float]] | None = None
 
 
@@ -455,12 +458,11 @@ class Declared(Record, frozen=True, kw_only=True):
 class Case(Declared, frozen=True, kw_only=True):
     """A named workload with axes, as a pack declares it; lives only where the pack is loaded.
 
-    ``only`` says which bindings exist, ``waits`` which of the smoke tier's are left to nightly.
-    What has for each axis of one of ``full_only`` one of its values is left to the full tier.
-    ``metrics`` declares what its workloads report besides the two clocks. ``ranks`` names the
-    axis that holds how many ranks run one launch together, ``target`` the axis that holds a
-    compilation target: such variants are stored by target, whatever machine they run on.
-    ``canary`` binds all axes, by device, to the variant that watches the machine itself: it is
+    ``points`` are its bindings, each with the first tier that it belongs to, and ``axes`` the
+    values that they have. ``metrics`` declares what its workloads report besides the two clocks.
+    ``ranks`` names the axis that holds how many ranks run one launch together, ``target`` the axis
+    that holds a compilation target: such variants are stored by target, whatever machine they run
+    on. ``canary`` binds all axes, by device, to the variant that watches the machine itself: it is
     measured at the start and the end of every run, whatever else is. ``tunes`` says that first
     launches are timed to choose a kernel (autotuning): they need the device to themselves.
     ``ceilings`` says, by link ("l2", "hbm", one way "hbm_read"), dtype of operations or what
@@ -469,12 +471,9 @@ class Case(Declared, frozen=True, kw_only=True):
     """
 
     build: Callable[..., Buildable]
+    doc: str
     axes: Mapping[str, tuple[Scalar, ...]]
-    smoke: Mapping[str, tuple[Scalar, ...]] = {}
-    full: Mapping[str, tuple[Scalar, ...]] = {}
-    only: Callable[..., bool] | None = None
-    waits: Callable[..., bool] | None = None
-    full_only: tuple[Mapping[str, tuple[Scalar, ...]], ...] = ()
+    points: tuple[tuple[Tier, Axes], ...]
     work: Callable[..., Work] | None = None
     memory_bytes: Callable[..., int] | None = None
     canary: Mapping[str, Axes] = {}
@@ -483,12 +482,9 @@ class Case(Declared, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not NAME.match(self.name):
             raise ValueError(f"case name {self.name!r} must match {NAME.pattern}")
-        for tier in (self.axes, self.smoke, self.full, *self.full_only):
-            for axis, values in tier.items():
-                if axis not in self.axes:
-                    raise ValueError(f"axis {axis!r} of a tier is not an axis of the case")
-                if not NAME.match(axis) or not values:
-                    raise ValueError(f"axis {axis!r} needs a plain name and at least one value")
+        for axis in self.axes:
+            if not NAME.match(axis):
+                raise ValueError(f"axis {axis!r} of case {self.name!r} needs a plain name")
         for role in ("ranks", "target"):
             if (axis := getattr(self, role)) and axis not in self.axes:
                 raise ValueError(f"{role}={axis!r} is not an axis of the case")
@@ -604,6 +600,22 @@ class Claim(Ratio, frozen=True, kw_only=True):
             raise ValueError(f"claim {self.name!r}: by must be > 0, not {self.by!r}")
 
 
+class Beats(Record, frozen=True):
+    """What an implementation is expected to beat: ``impl`` by a ratio that a source names.
+
+    A ``Claim`` comes of it, named ``name`` (the operator's where there is none) and who beats;
+    ``at``, ``needs`` and ``metric`` are the claim's.
+    """
+
+    impl: str
+    by: float
+    source: str
+    at: Mapping[str, Scalar | tuple[Scalar, ...]] = {}
+    needs: tuple[Need, ...] = ()
+    metric: str = ""
+    name: str = ""
+
+
 class ClaimInstance(Ratio, frozen=True, kw_only=True):
     """A claim bound to two variants."""
 
@@ -620,8 +632,8 @@ class Pack(Record, frozen=True, kw_only=True):
 
     ``origin`` loads it again in a worker: ``module:NAME@FOLDER`` (FOLDER is put on sys.path; empty
     when the pack is installed) or ``file:PATH``. ``canaries`` are by device, ``ceilings`` by link,
-    dtype or start. ``controller`` is the module of its hooks for pytest's process. One that makes
-    its cases of the kernels of all packs ``wants_kernels``.
+    dtype or start. ``note`` says what of it was left out. ``controller`` is the module of its hooks
+    for pytest's process. One that makes its cases of the kernels of all packs ``wants_kernels``.
     """
 
     name: str
@@ -635,6 +647,7 @@ class Pack(Record, frozen=True, kw_only=True):
     ceilings: Mapping[str, tuple[Variant, ...]] = {}
     controller: str = ""
     accelerator: Accelerator | None = None
+    note: str = ""
     error: str = ""
 
     @property
@@ -772,7 +785,8 @@ class Evidence(Record, frozen=True, kw_only=True):
 
     ``launches`` is launches per sample, ``backend`` how they were issued (graph, loop, host),
     ``pace`` the spin as a multiple of the sample, ``sets`` the number of rotated input sets,
-    ``error`` the relative error against the reference. ``exact`` holds metrics without noise,
+    ``error`` the relative error against the reference, ``work`` what was found to be that of a
+    launch where its case declares none. ``exact`` holds metrics without noise,
     ``phases_s`` where the worker's wall time went, ``busy_s`` how long its samples' launches ran.
     """
 
@@ -785,6 +799,7 @@ class Evidence(Record, frozen=True, kw_only=True):
     sets: Sets = 1
     settled: bool = True
     error: float | None = None
+    work: Work | None = None
     blocks: tuple[Block, ...] = ()
     exact: Mapping[MetricName, float] = {}
     phases_s: Mapping[str, float] = {}
@@ -1408,7 +1423,10 @@ class Run(Record, frozen=True, kw_only=True):
             changes: dict[str, Any] = {}
             for kind, own in found[one.id].items():
                 if kind == "results":
-                    changes[kind] = tuple(r for r in own if r.stage.is_canary is is_canary)
+                    measured = tuple(r for r in own if r.stage.is_canary is is_canary)
+                    work = next((e.work for r in measured for e in r.evidence if e.work), None)
+                    variant = replace(one.variant, work=one.variant.work or work)
+                    changes |= {kind: measured, "variant": variant}
                 elif not is_canary:
                     changes[kind] = tuple(own) if kind == "traces" else own[-1] if own else None
             return replace(one, **changes)

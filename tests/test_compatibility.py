@@ -26,6 +26,7 @@ RUN = data.run_of()
 # What each hook is given, and what its docstring's example returns.
 HOOKS: dict[str, tuple[dict[str, Any], Any]] = {
     "perf_cases": ({"kernels": ()}, Case),
+    "perf_implementations": ({}, dict),
     "perf_kernels": ({}, Kernel),
     "perf_device": ({}, Accelerator),
     "perf_controller": ({}, str),

@@ -212,7 +212,6 @@ def test_a_new_pack_is_listed_without_torch_passes_linters_and_has_its_own_names
     (pack,) = load_catalogue(packs_at(place), tier=Tier.NIGHTLY, heavy=("torch", "triton"))
     assert (pack.error, pack.name) == ("", "acme_gemm")
     assert "acme_gemm.softmax[rows=4096,cols=8192,impl=triton]" in {v.id for v in pack.variants}
-    assert [claim.name for claim in pack.claims] == ["fused_triton"]
     files = [path for path in place.rglob("*.*") if path.is_file() and path.suffix != ".pyc"]
     assert {"perf.yml", "README.md", "softmax_triton.py"} <= {path.name for path in files}
     assert not [path for path in files if "$" in path.read_text("utf-8").replace("${{", "")]

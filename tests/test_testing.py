@@ -95,7 +95,7 @@ def test_what_is_no_pack_is_refused() -> None:
     [
         ("flops=n", "flops=0", "work of acme.double[n=4,impl=plain] is zero"),
         ("Double n numbers.", "", "no docstring"),
-        (SOURCE, f"{SOURCE} only=lambda **_: False,", "'double' has no variant"),
+        (SOURCE, f"{SOURCE} only=lambda **_: False,", "the case has no point"),
         ("by=2", 'by=2, at={"n": ()}', "'fast' binds no two variants"),
         (SOURCE, f"{SOURCE} ceilings={{'fp32': lambda **_: False}},", "ceiling 'fp32', or"),
         (SOURCE, f"{SOURCE} ceilings={{'hbm': lambda **_: True}},", "ceiling 'hbm', or"),

@@ -9,7 +9,7 @@ import shutil
 import sys
 import webbrowser
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import cache
@@ -152,8 +152,11 @@ def doctor(
         raise typer.Exit(20)
 
 
-def say_broken(packs: Iterable[Pack]) -> bool:
-    """Say which packs cannot be listed, and whether there are any."""
+def say_broken(packs: Sequence[Pack]) -> bool:
+    """Say which packs cannot be listed, and whether there are any; and what others left out."""
+    for each in packs:
+        if each.note:
+            say(f"Pack {each.name}: {each.note}")
     broken = [each for each in packs if each.error]
     for each in broken:
         say(f"Pack {each.name} cannot be listed: {each.error}")

@@ -11,7 +11,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -240,6 +240,20 @@ class Device(ABC):
     @abstractmethod
     def compare(self, actual: Any, expected: Any, tolerance: float | None) -> Comparison:
         """Compare an output (tensor, tuple of tensors, or plain data) with its reference."""
+
+    def ends(self, result: Any) -> Any:
+        """Return what ``mistakes`` takes of an earlier result."""
+        return ()
+
+    def mistakes(
+        self, actual: Any, expected: Any, earlier: Any, tolerance: float | None
+    ) -> Iterable[tuple[str, Comparison]]:
+        """Return mistakes that kernels make, made in a right result, and how each compares.
+
+        ``earlier`` are the ends of the result of other inputs. A device that makes none leaves it
+        to the case.
+        """
+        return ()
 
     def synchronize(self) -> None:
         """Wait for all work; raises what the device reports, sticky errors included."""

@@ -171,6 +171,41 @@ def _compare_flat(
     return plain.wrong(error, limit, worst, shape)
 
 
+# Mistakes are made in the end of a result, where a tile may be missing; a whole one costs seconds.
+END, TILE = 1 << 16, 128
+# Rounding to bf16 is off by 1.6 thousandths: a result that may be off by one promises no fp32.
+FP32_MOST = 1e-3
+
+
+def ends(result: Any) -> tuple[torch.Tensor, ...]:
+    """Return copies of the last elements of each tensor."""
+    return tuple(tensor.reshape(-1)[-END:].clone() for tensor in tensors_of(result))
+
+
+def mistakes(
+    actual: Any, expected: Any, earlier: Sequence[torch.Tensor], tolerance: float | None
+) -> Iterator[tuple[str, Comparison]]:
+    """Yield mistakes that kernels make, made in each tensor of a result, and how they compare."""
+    for one, end, want, old in zip(
+        tensors_of(actual), ends(actual), ends(expected), earlier, strict=True
+    ):
+        bits = end.view(torch.uint8).reshape(end.numel(), -1)
+        row = one[0].numel() if one.ndim and len(one) else 1
+        made = {
+            "zeros in place of the result": torch.zeros_like(bits),
+            "one row off": bits.roll(row if row < len(bits) else 1, 0),
+            "the result of other inputs": old.view(torch.uint8).reshape(old.numel(), -1),
+            "the last tile missing": bits.clone(),
+        }
+        made["the last tile missing"][-TILE:] = 0
+        if one.dtype == torch.float32 and (tolerance is None or tolerance < FP32_MOST):
+            made["rounded to bf16"] = end.bfloat16().float().view(torch.uint8).reshape(bits.shape)
+        for mistake, wrong in made.items():
+            if wrong.shape == bits.shape and not torch.equal(wrong, bits):
+                found = wrong.reshape(-1).view(end.dtype)
+                yield mistake, _compare_one(found, want, tolerance)
+
+
 def _parts(
     flat: torch.Tensor, reference: torch.Tensor
 ) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
@@ -396,6 +431,8 @@ class TensorDevice(PlainDevice):
     bytes_of = staticmethod(bytes_of)
     poison = staticmethod(poison)
     compare = staticmethod(compare)
+    ends = staticmethod(ends)
+    mistakes = staticmethod(mistakes)
     digest = staticmethod(digest)
     refill = staticmethod(refill)
     software = staticmethod(software)

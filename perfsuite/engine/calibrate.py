@@ -192,7 +192,7 @@ def _spin(session: Session, group: Group, sample_us: float) -> tuple[float, floa
     case = session.case
     if case.regime is not Regime.PACED or built_in(session.device.name).is_host:
         return 0.0, 0.0
-    work = case.work(**session.axes) if case.work else None
+    work = session.work
     is_light = work and work.bytes and work.flops <= COMPUTE_HEAVY * work.bytes
     pace = PACE_MEMORY if is_light else PACE_COMPUTE
     if group.backend != "loop":

@@ -55,12 +55,13 @@ def given(device: Device, workload: Workload, seed: int, *, is_kept: bool = Fals
 class Checked(NamedTuple):
     """A result that was right: its error, what was allowed, and what tells it from any other.
 
-    Nothing does where the mark is empty.
+    Nothing does where the mark is empty. ``written`` are its bytes.
     """
 
     known_error: float | None = None
     limit: float = 0.0
     mark: str = ""
+    written: int = 0
 
 
 def check(
@@ -70,7 +71,8 @@ def check(
 
     Two sets of data: the second is checked after the first call has compiled and autotuned, and a
     function that hands back a stored output fails there. Of a scenario it is one play. Then the
-    negative control must fail. Not ``is_thorough``, it is the last set of data alone.
+    negative controls must fail: the case's, and the device's own. Not ``is_thorough``, it is the
+    last set of data alone.
     """
     if isinstance(built, Scenario):
         _, _, comparison, expected = play(device, built, seed)
@@ -78,20 +80,36 @@ def check(
             _refuse_control(device.compare(built.wrong(seed), expected, built.tolerance))
         return Checked(comparison.known_error, comparison.limit)
 
+    earlier: Any = ()
     for offset in CHECK_SEEDS if is_thorough else CHECK_SEEDS[-1:]:
         data = given(device, built, seed * SEEDS + offset)
         expected = built.reference(*data.arguments)
         returned = _launched(device, built.fn, data)
         comparison = _compared(device, built, returned, data, expected)
         _refuse_wrong(comparison, DIFFERS)
-    found = Checked(comparison.known_error, comparison.limit, _mark(device, returned, data))
+        if is_thorough and offset != CHECK_SEEDS[-1]:
+            earlier = device.ends(_written(returned, data))
+    found = _mark(device, returned, data)._replace(
+        known_error=comparison.known_error, limit=comparison.limit
+    )
     if is_thorough:
-        returned = _launched(device, built.wrong, data)
-        _refuse_control(_compared(device, built, returned, data, expected))
+        result = _written(returned, data)
+        made = [*device.mistakes(result, expected, earlier, built.tolerance)]
+        for mistake, control in made:
+            _refuse_control(control, f": {mistake}")
+        controls = built.wrong if isinstance(built.wrong, tuple) else (built.wrong,)
+        for wrong in controls:
+            returned = _launched(device, wrong, data)
+            _refuse_control(_compared(device, built, returned, data, expected))
+        if not made and not controls:
+            raise CaseError(
+                "nothing shows that the reference refuses a mistake",
+                remedy="hand over wrong=..., a function that makes a mistake which a bug would",
+            )
     return found
 
 
-def marked(device: Device, workload: Workload, *, seed: int) -> str:
+def marked(device: Device, workload: Workload, *, seed: int) -> Checked:
     """Launch on the last data of a check; return what tells the result from any other."""
     data = given(device, workload, seed * SEEDS + CHECK_SEEDS[-1])
     return _mark(device, _launched(device, workload.fn, data), data)
@@ -104,12 +122,13 @@ def _launched(device: Device, fn: Callable[..., Any], data: Given) -> Any:
     return returned
 
 
-def _mark(device: Device, returned: Any, data: Given) -> str:
+def _mark(device: Device, returned: Any, data: Given) -> Checked:
     """Return a hash of all bits of a result, nothing where some of it cannot be read."""
-    found: Any = device.digest((_written(returned, data),), ())
-    if not found or None in found:
-        return ""
-    return hashlib.blake2b(repr(found).encode(), digest_size=16).hexdigest()
+    result = _written(returned, data)
+    found: Any = device.digest((result,), ())
+    is_known = found and None not in found
+    mark = hashlib.blake2b(repr(found).encode(), digest_size=16).hexdigest() if is_known else ""
+    return Checked(mark=mark, written=device.bytes_of([result]))
 
 
 def play(
@@ -272,11 +291,11 @@ def _refuse_wrong(comparison: Comparison, what: str) -> None:
         raise WrongResultError(f"{what}: {comparison.reason}", remedy=remedy)
 
 
-def _refuse_control(control: Comparison) -> None:
+def _refuse_control(control: Comparison, mistake: str = "") -> None:
     if control.is_right:
         raise CaseError(
-            f"the reference accepts the negative control (error {control.error:.3g} within "
-            f"{control.limit:.3g})",
+            f"the reference accepts the negative control{mistake} (error {control.error:.3g} "
+            f"within {control.limit:.3g})",
             remedy="make the reference or the tolerance strict enough to see the mistake",
         )
 

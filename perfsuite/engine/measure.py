@@ -12,7 +12,7 @@ from numbers import Real
 from typing import Any
 
 from perfsuite.boundary import CaseError, DisturbedError, WrongResultError, is_measurable, shown
-from perfsuite.devices.protocol import Device
+from perfsuite.devices.protocol import KERNELS, Device, count_kernels
 from perfsuite.engine.calibrate import Plan, planned, settle
 from perfsuite.engine.check import SEEDS, Checked, Recheck, check, marked, play
 from perfsuite.engine.trace import artefact_of
@@ -32,6 +32,7 @@ from perfsuite.model import (
     Sampling,
     Scenario,
     Settings,
+    Work,
     Workload,
 )
 
@@ -66,6 +67,7 @@ class Session:
     announce: Callable[[str], object] = lambda _phase: None
     built: Buildable | None = None
     plan: Plan | None = None
+    work: Work | None = None
     # What its evidence will say.
     phases_s: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -90,6 +92,7 @@ class Session:
         """
         with self.phase("build"):
             self.built = built = self._build()
+            self.work = self.case.work(**self.axes) if self.case.work else None
         self._is_first = is_thorough
         with self.phase("check"):
             if isinstance(built, Inspection):  # there is nothing to time
@@ -106,13 +109,22 @@ class Session:
             if is_thorough:
                 self._note(check(self.device, built, seed=self._data_seed))
             else:
-                self.checked = Checked(mark=marked(self.device, built, seed=self._data_seed))
-            inputs = built.make_inputs(self.device.rng(self.seed * SEEDS))
+                self.checked = marked(self.device, built, seed=self._data_seed)
+            rng = self.device.rng(self.seed * SEEDS)
+            inputs = built.make_inputs(rng)
+            if self.work is None and built.flops is not None:
+                read = self.device.bytes_of(inputs) - self.device.bytes_of(rng.outputs)
+                found = Work(read, self.checked.written, built.flops, built.rate_dtype)
+                self.work = self.told["work"] = found
             peak = self.device.peak_bytes(built.fn, inputs)
             if peak is not None:
                 self.exact[PEAK_BYTES.name] = float(peak)
             if built.exact is not None:
                 self.exact.update(self._declared(built.exact()))
+            if KERNELS in self.case.metrics and KERNELS.name not in self.exact:
+                launch = partial(built.fn, *inputs)
+                context = self.device.context(self.seed)
+                self.exact[KERNELS.name] = count_kernels(context, launch)
 
     @property
     def _data_seed(self) -> int:
@@ -120,7 +132,7 @@ class Session:
 
     def _note(self, checked: Checked) -> None:
         self.checked, self.limit = checked, checked.limit
-        self.told = {"error": checked.known_error}
+        self.told["error"] = checked.known_error
 
     def match(self, known: Checked | None = None) -> None:
         """Take over what another process found of the same result, to the bit; else compare.

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, SourceFileLoader
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -24,7 +24,7 @@ import pluggy
 from msgspec import Struct
 from msgspec.structs import replace
 
-from perfsuite import boundary, hooks
+from perfsuite import API_VERSION, boundary, hooks
 from perfsuite.boundary import (
     MAGNITUDE,
     MOST_WHOLE,
@@ -66,6 +66,7 @@ from perfsuite.model import (
     format_value,
     variant_id,
 )
+from perfsuite.packs.declare import Implementation, Operator
 from perfsuite.packs.find import GROUP, Fault
 from perfsuite.store.codec import encode, read_json
 
@@ -75,9 +76,10 @@ T = TypeVar("T")
 RESERVED = ("pack", "case", "tag")
 ARCH = re.compile(r"sm_(\d+)([af]?)(\+?)\Z")
 TARGET = re.compile(r"sm_\d{2,3}[af]?\Z")
+LEFT_OUT = "implementations of its operators are left out"
 NO_DOCSTRINGS = 2  # PYTHONOPTIMIZE=2: Python itself drops them all
 NEEDS = ("device", "arch", "gpus", "package", "feature")
-CALLED = ("build", "only", "waits", "work", "memory_bytes")
+CALLED = ("build", "work", "memory_bytes")
 HOOKS = sorted(name for name in vars(hooks) if name.startswith("perf_"))
 # What may not come into pytest's process by a pack.
 HEAVY = "torch"
@@ -92,6 +94,7 @@ class LoadedPack:
     pack: Pack
     cases: Mapping[str, Case]
     claims: tuple[Claim, ...]
+    operators: Mapping[str, Operator]
 
 
 def load_pack(name: str, origin: str, kernels: Sequence[Kernel] | None = ()) -> LoadedPack:
@@ -125,9 +128,18 @@ def load_pack(name: str, origin: str, kernels: Sequence[Kernel] | None = ()) -> 
     _check_each(source, "kernel", own, _of_kernel)
     wants = any("kernels" in each.argnames for each in hook.perf_cases.get_hookimpls())
     declared: Sequence[Any] = ()
+    operators: dict[str, Operator] = {}
     if kernels is not None or not wants:
         what, given = "cases (builders decorated with @perfsuite.case) and claims", kernels or ()
-        declared = returned(hook.perf_cases, Case | Claim, what, many=True, kernels=tuple(given))
+        declared = returned(
+            hook.perf_cases, Case | Claim | Operator, what, many=True, kernels=tuple(given)
+        )
+        operators = {each.name: each for each in declared if isinstance(each, Operator)}
+        what = "a mapping of cases, such as compute.softmax, to perfsuite.Implementation objects"
+        theirs = returned(hook.perf_implementations, Mapping, what) or {}
+        note, others = _of_others(source, theirs)
+        source = replace(source, note=note)
+        declared = list(_spelled_out(source, [*declared, *others]))
     cases = {each.name: each for each in declared if isinstance(each, Case)}
     claims = tuple(each for each in declared if isinstance(each, Claim))
     _check_each(source, "case", (each for each in declared if isinstance(each, Case)), _of_case)
@@ -147,7 +159,42 @@ def load_pack(name: str, origin: str, kernels: Sequence[Kernel] | None = ()) -> 
         controller=module or "",
         accelerator=replace(device, folder=source.folder) if device else None,
     )
-    return LoadedPack(pack, cases, claims)
+    return LoadedPack(pack, cases, claims, operators)
+
+
+def _spelled_out(source: Pack, declared: Iterable[Any]) -> Iterator[Case | Claim]:
+    """Yield cases and claims, those of an operator in its place."""
+    for each in declared:
+        if not isinstance(each, Operator):
+            yield each
+            continue
+        try:
+            yield from each.declared()
+        except ValueError as error:
+            raise source.refuse(str(error), remedy="correct the operator") from error
+
+
+def _of_others(
+    source: Pack, theirs: Mapping[str, Sequence[Implementation]]
+) -> tuple[str, list[Operator]]:
+    """Return other packs' operators, with this pack's implementations in place of theirs.
+
+    The text says which of the packs are not installed.
+    """
+    entries = {each.name: each.value for each in entry_points(group=GROUP)} if theirs else {}
+    named = {case.partition(".")[0] for case in theirs} - {source.name}
+    known = {pack: load_pack(pack, f"module:{entries[pack]}@") for pack in named & {*entries}}
+    found = []
+    for case, own in theirs.items():
+        pack, _, name = case.partition(".")
+        if pack in known and name in known[pack].operators:
+            found.append(known[pack].operators[name].with_only(own))
+        elif pack in known or pack == source.name:
+            told = f"perf_implementations names {case!r}, which is no operator of another pack"
+            there = ", ".join(known[pack].operators) if pack in known else ""
+            raise source.refuse(told, remedy=f"choose among {there}" if there else "use @impl")
+    absent = sorted(named - {*entries})
+    return f"{' and '.join(absent)} not installed: {LEFT_OUT}" if absent else "", found
 
 
 def _imported(source: Pack) -> Any:
@@ -186,6 +233,10 @@ def _manager(specs: Any, provider: object, name: str) -> pluggy.PluginManager:
 
 def _hooks_of(source: Pack, provider: Any) -> Any:
     """Register the provider with a manager of its own; refuse hooks that nobody would call."""
+    stated = getattr(provider, "PERFSUITE_API", 1)
+    if stated not in range(1, API_VERSION + 1):
+        what = f"it states PERFSUITE_API = {shown(stated)}, and this perfsuite knows 1"
+        raise source.refuse(f"{what} to {API_VERSION}", remedy="install a newer perfsuite")
     remedy = (
         f"mark hooks with @perfsuite.hookimpl; they are {', '.join(HOOKS)}, and perfsuite.hooks "
         "states their arguments; other functions of the module must not be named perf_*"
@@ -236,21 +287,19 @@ def _check_each(
 
 
 def _of_case(case: Case) -> Iterator[Fault]:
-    doc = case.build.__doc__ or ""
+    doc = case.doc
     names = (case.name, *case.axes, *case.tags, *(m.unit for m in case.metrics))
     yield from _of_texts(names, NAME_CHARACTERS)
     yield from _of_texts((doc, case.source, *(budget.reason for budget in case.budgets)))
     if not doc.strip() and sys.flags.optimize < NO_DOCSTRINGS:
         yield "the case has no docstring", "say in the builder's docstring what is measured"
+    if not case.points:
+        yield "the case has no point", "list one in smoke, nightly or full"
     if not case.source.strip():
         yield "the case has no source", "name the book, paper or manual: @case(source=...)"
     for axis in case.axes:
         yield from _of_axis(case, axis)
-    for axis, value in ((a, v) for each in case.full_only for a in each for v in each[a]):
-        if not any(value == v and type(value) is type(v) for v in _values(case, axis)):
-            what = f"full_only names {value!r} of axis {axis!r}, which no tier has"
-            yield what, "name values of the tiers"
-    for value in _values(case, case.ranks):
+    for value in case.axes.get(case.ranks, ()):
         if type(value) is not int or value < 1:
             what = f"axis {case.ranks!r} holds ranks and has the value {value!r}"
             yield what, "use whole numbers from 1 on"
@@ -283,7 +332,7 @@ def _of_axis(case: Case, axis: str) -> Iterator[Fault]:
         what = f"axis {axis!r} has a reserved name"
         yield what, f"rename it; {', '.join(RESERVED)} mean other things in a selection"
     first: dict[str, Scalar] = {}
-    for value in _values(case, axis):
+    for value in case.axes[axis]:
         is_number = isinstance(value, (int, float)) and is_measurable(value)
         if not (isinstance(value, str) or is_number) or not VALUE.match(format_value(value)):
             what = f"axis {axis!r} has the value {shown(value)}, a {type(value).__name__}"
@@ -293,16 +342,6 @@ def _of_axis(case: Case, axis: str) -> Iterator[Fault]:
         if type(first.setdefault(text, value)) is not type(value):
             what = f"axis {axis!r} has two values that read {text!r}"
             yield what, "give it the same type in all tiers"
-    for tier in (case.smoke, case.axes, case.full):
-        if len(set(tier.get(axis, ()))) < len(tier.get(axis, ())):
-            what = f"axis {axis!r} has a value twice: {tier[axis]!r}"
-            yield what, "two variants would have the same id; drop one"
-
-
-def _values(case: Case, axis: str) -> list[Scalar]:
-    """Return the values an axis has in any tier."""
-    tiers = (case.smoke, case.axes, case.full)
-    return [value for tier in tiers for value in tier.get(axis, ())]
 
 
 def _of_texts(texts: Iterable[Any], most: int = TEXT_CHARACTERS) -> Iterator[Fault]:
@@ -353,7 +392,7 @@ def _of_claim(claim: Claim, cases: Mapping[str, Case]) -> Iterator[Fault]:
         yield from _of_metric(case, claim.metric, "the claim")
     bound = [(axis, (side[axis],)) for side in (claim.faster, claim.than) for axis in side]
     for axis, values in (*bound, *claim.at.items()):
-        known = _values(case, axis)
+        known = case.axes.get(axis, ())
         if axis not in case.axes:
             yield f"case {case.name!r} has no axis {axis!r}", f"use one of {', '.join(case.axes)}"
         for value in [value for value in values if value not in known]:
@@ -398,13 +437,6 @@ class Listing(Struct, frozen=True):
     kernels: tuple[Kernel, ...] | None = None
 
 
-def is_full_only(case: Case, axes: Axes) -> bool:
-    """Say whether a binding is left to the full tier."""
-    return any(
-        all(axes[axis] in values for axis, values in each.items()) for each in case.full_only
-    )
-
-
 def list_pack(asked: Listing, loaded: LoadedPack) -> Pack:
     """Expand a loaded pack's cases and claims; what its own formulas raise is a ``PackError``."""
     variants: dict[str, list[Variant]] = {}
@@ -442,7 +474,7 @@ class _Expanded:
         self._info = CaseInfo(
             **{name: getattr(case, name) for name in Declared.__struct_fields__},
             pack=source.name,
-            doc=inspect.cleandoc(case.build.__doc__ or ""),
+            doc=inspect.cleandoc(case.doc),
             file=_place(code.co_filename) if code else "",
             line=code.co_firstlineno if code else 0,
             axes=tuple(case.axes),
@@ -455,22 +487,9 @@ class _Expanded:
 
     def variants(self, tier: Tier) -> Iterator[Variant]:
         """Yield the variants of a tier; each tier contains those before."""
-        case, seen = self.case, set[str]()
-        within = [*Tier][: [*Tier].index(tier) + 1]
-        for each, some in zip(within, (case.smoke, {}, case.full), strict=False):
-            values = {**case.axes, **some}
-            for bound in itertools.product(*values.values()):
-                axes = dict(zip(values, bound, strict=True))
-                name = variant_id(self.source.name, case.name, axes)
-                if name in seen or (case.only and not self.called(case.only, axes, "only")):
-                    continue
-                own = each
-                if is_full_only(case, axes):
-                    own = Tier.FULL
-                elif each is Tier.SMOKE and case.waits and self.called(case.waits, axes, "waits"):
-                    own = Tier.NIGHTLY
-                if own in within:
-                    seen.add(name)
+        for each in [*Tier][: [*Tier].index(tier) + 1]:
+            for own, axes in self.case.points:
+                if own is each:
                     yield self.variant(axes, own)
 
     def variant(self, axes: Axes, tier: Tier) -> Variant:

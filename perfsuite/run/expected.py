@@ -295,10 +295,11 @@ def source_of(run: Run) -> str:
 def plausible(result: Result, variant: Variant, peaks: Peaks) -> Result:
     """Return the result, as an error if it is faster than the hardware can be."""
     # In a gang a switch may sum on the way, and carry less than the formula says.
-    if result.status is not Status.OK or variant.work is None or variant.is_gang:
+    work = variant.work or next((e.work for e in result.evidence if e.work), None)
+    if result.status is not Status.OK or work is None or variant.is_gang:
         return result
     values = [estimate(e.samples("time_us")) for e in result.evidence if e.blocks]
-    share = efficiency(variant.work, peaks, min(values)) if values else None
+    share = efficiency(work, peaks, min(values)) if values else None
     if share is None or share <= PLAUSIBLE or not variant.case.cold:
         return result
     return replace(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import perfsuite
+
+PERFSUITE_API = 2
 
 
 @perfsuite.hookimpl
@@ -14,6 +16,14 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
     from acme_perf import program, softscale
 
     return [softscale.softscale, *softscale.CLAIMS, program.program]
+
+
+@perfsuite.hookimpl
+def perf_implementations() -> Mapping[str, Sequence[perfsuite.Implementation]]:
+    """Return Acme's kernels for operators of other packs, to stand beside theirs."""
+    from acme_perf.softmax import softmax
+
+    return {"compute.softmax": [perfsuite.Implementation(name="acme", function=softmax)]}
 
 
 @perfsuite.hookimpl

@@ -8,7 +8,7 @@ import perfsuite
 
 
 @perfsuite.hookimpl
-def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
+def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Operator | perfsuite.Claim]:
     """Return the pack's cases and claims."""
     from perfsuite_blackwell import block_scaled_gemm, numerics, tcgen05_gemm
 

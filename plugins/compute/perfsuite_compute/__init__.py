@@ -8,7 +8,7 @@ import perfsuite
 
 
 @perfsuite.hookimpl
-def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
+def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Operator | perfsuite.Claim]:
     """Return the pack's cases and claims."""
     from perfsuite_compute import (
         attention,
@@ -39,7 +39,7 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
         *sustained.CASES,
         *fp8_gemm.CASES,
         *fma.CASES,
-        *softmax.CASES,
+        softmax.softmax,
         *attention.CASES,
         *attention_backward.CASES,
         *matrices.cases(),

@@ -185,14 +185,6 @@ def _on_gpu(name: str) -> list[dict[str, Any]]:
     return [axes for axes in bound if case.only is None or case.only(**axes)]
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_nightly_tier_is_small_and_fits_a_gpu(name: str) -> None:
-    case, bound = CASES[name], _on_gpu(name)
-    assert 1 <= len(bound) <= 8
-    if case.memory_bytes is not None:
-        assert max(case.memory_bytes(**axes) for axes in bound) <= 4 << 30
-
-
 def test_skinny_work_is_dominated_by_the_weights() -> None:
     work = CASES["gemv_skinny"].work
     assert work is not None

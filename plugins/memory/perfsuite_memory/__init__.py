@@ -24,7 +24,7 @@ from perfsuite_memory import (
 
 
 @perfsuite.hookimpl
-def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
+def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Operator | perfsuite.Claim]:
     """Return the pack's cases and claims."""
     return [
         stream.stream,

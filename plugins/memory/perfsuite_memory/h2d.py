@@ -57,7 +57,7 @@ def h2d(ctx: Any, *, mib: int, direction: str, impl: str) -> perfsuite.Workload:
         target[: n - 1024].copy_(source[: n - 1024])
 
     return perfsuite.Workload(
-        fn=stream.launch_of(ctx, op="copy", n=n, impl="cuda")
+        fn=stream.stream.launch(ctx, op="copy", n=n, impl="cuda")
         if impl == "zero_copy"
         else lambda source, target: target.copy_(source, non_blocking=is_pinned),
         make_inputs=lambda rng: (rng.randn(n, place=places[0]), rng.empty(n, place=places[1])),

@@ -15,6 +15,7 @@ FIELD_BLOCK = 1024
 TRANSPOSE_TILE, TRANSPOSE_WARPS = 64, 8
 # Partial sums of an H200: stream.BLOCKS_PER_SM for each of 132 SMs, to the next power of two.
 FINISH_BLOCK = 2048
+_STRIDES = (1, 2, 8, 32)
 _FLOATS = "*fp32"
 
 
@@ -25,8 +26,8 @@ def kernels() -> list[Kernel]:
         *(_stream_map(op) for op in stream.INPUTS if op not in stream.REDUCTIONS),
         *(_stream_reduce(op) for op in stream.REDUCTIONS),
         _stream_finish(),
-        *(_field_cuda(stride) for stride in coalescing.coalescing.axes["stride"]),
-        *(_field_triton(stride) for stride in coalescing.coalescing.axes["stride"]),
+        *(_field_cuda(stride) for stride in _STRIDES),
+        *(_field_triton(stride) for stride in _STRIDES),
         *(_transpose_cuda(impl, vectors=1) for impl in transpose.KERNELS),
         _transpose_cuda("swizzled", vectors=0),
         _transpose_triton("transpose_triton", aligned=True),

@@ -117,7 +117,7 @@ def tree_sizes(n: int) -> tuple[int, ...]:
 def _launch(ctx: Any, n: int, impl: str) -> Launch:
     if impl not in KERNELS:
         same = {"vectorised": "cuda"}.get(impl, impl)
-        return stream.launch_of(ctx, op="read", n=n, impl=same)
+        return stream.stream.launch(ctx, op="read", n=n, impl=same)
     threads = THREADS[impl]
     kernel = ctx.load_cuda(SOURCE, f"reduction_{impl}", options=(f"-DTHREADS={threads}",))
     if impl == "atomic":

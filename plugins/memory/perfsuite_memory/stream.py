@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import perfsuite
+from perfsuite.gpu import sm_count, torch
 
 Launch = Callable[..., Any]
 
@@ -18,7 +19,6 @@ SCALAR = 3.0
 CEILING_N = 2**28
 # No multiple of a vector. What a tail or a shorter launch costs, few operations show.
 ODD_N = 2**26 + 3
-FEW_OPS = ("copy", "triad", "dot")
 
 # Geometry of stream.cu, threads and vectors of 16 bytes in flight per thread and input. Small
 # blocks with one vector each keep a map's accesses nearest to their order: on an H200 a copy of
@@ -32,51 +32,40 @@ ONE_WAY = (256, 4)
 BLOCKS_PER_SM = 8
 # Elements the reference converts to float64 at a time.
 CHUNK = 2**24
+FORMULAS: dict[str, Launch] = {
+    "copy": lambda x: x,
+    "scale": lambda x: x * SCALAR,
+    "add": lambda x, y: x + y,
+    "triad": lambda x, y: x + SCALAR * y,
+    "dot": lambda x, y: (x * y).sum(),
+    "read": lambda x: x.sum(),
+}
 
 
-def _is_listed(*, op: str, n: int, impl: str) -> bool:
-    del impl
-    return n == CEILING_N or op in FEW_OPS
-
-
-def _work(*, op: str, n: int, impl: str) -> perfsuite.Work:
-    del impl
-    return perfsuite.Work(
+@perfsuite.operator(
+    smoke=[
+        {"op": ["copy", "triad"], "n": 2**22, "impl": "torch"},
+        {"op": "copy", "n": 2**22, "impl": "triton"},
+    ],
+    nightly=[
+        {"op": ["copy", "triad", "dot", "init", "read"], "n": CEILING_N},
+        {"op": "copy", "n": ODD_N, "impl": ["triton", "cuda"]},
+        {"op": "copy", "n": 2**26, "impl": "torch"},
+    ],
+    full=[
+        {"op": ["copy", "triad", "dot"], "n": [2**22, 2**26, ODD_N]},
+        {"op": ["scale", "add"], "n": CEILING_N},
+    ],
+    memory_bytes=lambda op, n, impl: 4 * n * (INPUTS[op] + (op not in REDUCTIONS)),
+    work=lambda op, n, impl: perfsuite.Work(
         read_bytes=4 * n * INPUTS[op],
         write_bytes=4 if op in REDUCTIONS else 4 * n,
         flops=n * FLOPS.get(op, 0),
         rate_dtype="fp32" if op in FLOPS else "",
-    )
-
-
-def _memory_bytes(*, op: str, n: int, impl: str) -> int:
-    del impl
-    return 4 * n * (INPUTS[op] + (op not in REDUCTIONS))
-
-
-@perfsuite.case(
-    axes={
-        "op": ["copy", "scale", "add", "triad", "dot", "init", "read"],
-        "n": [2**26, ODD_N, CEILING_N],
-        "impl": ["torch", "triton", "cuda"],
-    },
-    smoke={"op": ["copy", "triad", "dot"], "n": [2**22]},
-    only=_is_listed,
-    full_only=[
-        {"op": ["dot"], "n": [2**22]},
-        {"op": ["triad", "dot"], "n": [2**26, ODD_N]},
-        {"op": ["scale", "add"]},
-        {"n": [ODD_N], "impl": ["torch"]},
-        {"n": [2**26], "impl": ["triton", "cuda"]},
-        {"op": ["triad"], "n": [2**22], "impl": ["triton", "cuda"]},
-        {"op": ["copy"], "n": [2**22], "impl": ["cuda"]},
-    ],
-    needs=[
-        perfsuite.cuda().when(impl=["triton", "cuda"]),
-        perfsuite.package("triton").when(impl="triton"),
-    ],
-    work=_work,
-    memory_bytes=_memory_bytes,
+    ),
+    # All but triad round once, so they have one right answer; a fused triad rounds once, an
+    # unfused one twice.
+    tolerance=lambda *, op: None if op == "triad" else 0.0,
     canary={
         "cuda": {"op": "copy", "n": 2**26, "impl": "torch"},
         "cpu": {"op": "copy", "n": 2**22, "impl": "torch"},
@@ -88,7 +77,7 @@ def _memory_bytes(*, op: str, n: int, impl: str) -> int:
     },
     source="McCalpin, STREAM; Deakin et al., BabelStream (copy, mul, add, triad, dot)",
 )
-def stream(ctx: Any, *, op: str, n: int, impl: str) -> perfsuite.Workload:
+def stream(rng: Any, *, op: str, n: int) -> Any:
     """Move n floats through one operation; what the largest arrays reach is memory's ceiling.
 
     The best of copy, scale, add and triad is that of what goes both ways (on an H200 add), the best
@@ -96,28 +85,6 @@ def stream(ctx: Any, *, op: str, n: int, impl: str) -> perfsuite.Workload:
 
     copy o=x, scale o=3x, add o=x+y, triad o=x+3y, dot o=sum(xy), init o=3, read o=sum(x).
     """
-    torch_fn = _torch(ctx, op, n)
-
-    def wrong(*arrays: Any) -> Any:
-        # The loop's bound is one too small, so the last element is never touched.
-        *inputs, out = arrays
-        if op in REDUCTIONS:
-            return torch_fn(*(x[:-1] for x in inputs), out)
-        torch_fn(*(x[:-1] for x in inputs), out[:-1])
-        return out
-
-    return perfsuite.Workload(
-        fn=launch_of(ctx, op=op, n=n, impl=impl),
-        make_inputs=lambda rng: _inputs(rng, op, n),
-        reference=_reference(op),
-        wrong=wrong,
-        # All but triad round once, so they have one right answer; a fused triad rounds once, an
-        # unfused one twice.
-        tolerance=None if op == "triad" else 0.0,
-    )
-
-
-def _inputs(rng: Any, op: str, n: int) -> tuple[Any, ...]:
     if op not in REDUCTIONS:
         return (*(rng.randn(n) for _ in range(INPUTS[op])), rng.empty(n))
     # Small integers of both signs: every partial sum stays below 2**24, so float32 adds without
@@ -128,77 +95,63 @@ def _inputs(rng: Any, op: str, n: int) -> tuple[Any, ...]:
     return (*inputs, rng.empty())
 
 
-def _reference(op: str) -> Launch:
-    """Return the operation in float64, chunk by chunk, rounded once at the end."""
-    import torch
-
-    formulas: dict[str, Launch] = {
-        "copy": lambda x: x,
-        "scale": lambda x: x * SCALAR,
-        "add": lambda x, y: x + y,
-        "triad": lambda x, y: x + SCALAR * y,
-        "dot": lambda x, y: (x * y).sum(),
-        "read": lambda x: x.sum(),
-    }
-
-    def reference(*arrays: Any) -> Any:
-        *inputs, out = arrays
-        if op == "init":
-            return torch.full_like(out, SCALAR)
-        chunks = zip(*(x.split(CHUNK) for x in inputs), strict=True)
-        parts = [formulas[op](*(part.double() for part in chunk)) for chunk in chunks]
-        if op in REDUCTIONS:
-            return torch.stack(parts).sum()
-        return torch.cat([part.float() for part in parts])
-
-    return reference
+@stream.reference
+def _reference(*arrays: Any, op: str) -> Any:
+    *inputs, out = arrays
+    if op == "init":
+        return torch.full_like(out, SCALAR)
+    chunks = zip(*(x.split(CHUNK) for x in inputs), strict=True)
+    parts = [FORMULAS[op](*(part.double() for part in chunk)) for chunk in chunks]
+    if op in REDUCTIONS:
+        return torch.stack(parts).sum()
+    return torch.cat([part.float() for part in parts])
 
 
-def launch_of(ctx: Any, *, op: str, n: int, impl: str) -> Launch:
-    """Return the launch of an operation on its inputs and its output."""
-    makers = {"torch": _torch, "triton": _triton, "cuda": _cuda}
-    return makers[impl](ctx, op, n)
+@stream.wrong
+def _without_the_last(*arrays: Any, op: str) -> Any:
+    *inputs, out = arrays
+    if op in REDUCTIONS:
+        return _TORCH[op](*(x[:-1] for x in inputs), out)
+    _TORCH[op](*(x[:-1] for x in inputs), out[:-1])
+    return out
 
 
-def _torch(ctx: Any, op: str, n: int) -> Launch:
-    del ctx, n
-    import torch
-
-    launches: dict[str, Launch] = {
-        "copy": lambda x, out: out.copy_(x),
-        "scale": lambda x, out: torch.mul(x, SCALAR, out=out),
-        "add": lambda x, y, out: torch.add(x, y, out=out),
-        "triad": lambda x, y, out: torch.add(x, y, alpha=SCALAR, out=out),
-        # With out= torch would copy the result once more.
-        "dot": lambda x, y, _: torch.dot(x, y),
-        "init": lambda out: out.fill_(SCALAR),
-        "read": lambda x, out: torch.sum(x, dim=0, out=out),
-    }
-    return launches[op]
+_TORCH: dict[str, Launch] = {
+    "copy": lambda x, out: out.copy_(x),
+    "scale": lambda x, out: torch.mul(x, SCALAR, out=out),
+    "add": lambda x, y, out: torch.add(x, y, out=out),
+    "triad": lambda x, y, out: torch.add(x, y, alpha=SCALAR, out=out),
+    # With out= torch would copy the result once more.
+    "dot": lambda x, y, _: torch.dot(x, y),
+    "init": lambda out: out.fill_(SCALAR),
+    "read": lambda x, out: torch.sum(x, dim=0, out=out),
+}
 
 
-def _triton(ctx: Any, op: str, n: int) -> Launch:
+@stream.impl
+def _torch(ctx: Any, *, op: str) -> Launch:
+    return _TORCH[op]
+
+
+@stream.impl(needs=[perfsuite.cuda(), perfsuite.package("triton")])
+def _triton(ctx: Any, *, op: str, n: int) -> Launch:
     from perfsuite_memory import stream_triton
 
     if op not in REDUCTIONS:
         return stream_triton.map_launch(op, n, scalar=SCALAR)
-    import torch
-
-    blocks = min(_resident_blocks(), stream_triton.tiles(n))
-    partials = torch.empty(blocks, device=ctx.place)
-    return stream_triton.reduce_launch(op, n, partials=partials)
+    blocks = min(BLOCKS_PER_SM * sm_count(), stream_triton.tiles(n))
+    return stream_triton.reduce_launch(op, n, partials=torch.empty(blocks, device=ctx.place))
 
 
-def _cuda(ctx: Any, op: str, n: int) -> Launch:
+@stream.impl(needs=[perfsuite.cuda()])
+def _cuda(ctx: Any, *, op: str, n: int) -> Launch:
     threads, unroll = geometry(op)
     options = (f"-DTHREADS={threads}", f"-DUNROLL={unroll}", f"-DSCALAR={SCALAR}f")
     kernel = ctx.load_cuda(Path(__file__).with_name("stream.cu"), f"stream_{op}", options=options)
     tiles = -(-n // (4 * threads * unroll))
     if op not in REDUCTIONS:
         return lambda *arrays: kernel(tiles, threads, *arrays, n)
-    import torch
-
-    blocks = min(_resident_blocks(), tiles)
+    blocks = min(BLOCKS_PER_SM * sm_count(), tiles)
     partials = torch.empty(blocks, device=ctx.place)
     # The last block of a launch sets it back to 0.
     finished = torch.zeros(1, dtype=torch.int32, device=ctx.place)
@@ -208,9 +161,3 @@ def _cuda(ctx: Any, op: str, n: int) -> Launch:
 def geometry(op: str) -> tuple[int, int]:
     """Return threads per block and vectors per thread of an operation in stream.cu."""
     return ONE_WAY if op in (*REDUCTIONS, "init") else BOTH_WAYS
-
-
-def _resident_blocks() -> int:
-    import torch
-
-    return BLOCKS_PER_SM * int(torch.cuda.get_device_properties(0).multi_processor_count)

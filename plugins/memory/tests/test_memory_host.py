@@ -179,14 +179,6 @@ def test_chain_is_right_and_an_overwritten_activation_is_refused() -> None:
     assert error < 0.02
 
 
-def test_managed_memory_is_in_the_full_tier_alone() -> None:
-    case = unified.unified
-    assert case.only is not None
-    assert not any(case.only(mib=mib, impl="fault") for mib in case.axes["mib"])
-    assert all(case.only(mib=mib, impl="fault") for mib in case.full["mib"])
-    assert case.full["mib"] == (64, 256)
-
-
 def test_reading_before_the_gpu_is_done_is_refused() -> None:
     torch = pytest.importorskip("torch")
     x = torch.randint(-(2**31), 2**31 - 1, (4096,), dtype=torch.int32)

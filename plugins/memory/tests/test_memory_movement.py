@@ -196,24 +196,6 @@ def test_work_counts_what_must_move() -> None:
     assert reduction.reduction.work(n=100, impl="tree").bytes == 404
 
 
-@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.name)
-def test_claim_relates_variants_that_exist(claim: perfsuite.Claim) -> None:
-    case = CASES[claim.case]
-    names = ["nightly", "full"]
-    listed = [axes for name in names for axes in bindings(case, name)]
-    for side in (claim.faster, claim.than):
-        wanted = {**claim.at, **{name: (value,) for name, value in side.items()}}
-        assert [a for a in listed if all(a[name] in values for name, values in wanted.items())]
-
-
-@pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.name)
-def test_nightly_tier_is_small(case: perfsuite.Case) -> None:
-    nightly = {
-        tuple(axes.items()) for tier in ("smoke", "nightly") for axes in bindings(case, tier)
-    }
-    assert len(nightly) <= 10
-
-
 def bindings(case: perfsuite.Case, tier: str) -> list[dict[str, Any]]:
     """Return the axes of the variants that a tier lists."""
     import itertools

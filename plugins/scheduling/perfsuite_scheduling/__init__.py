@@ -8,7 +8,7 @@ import perfsuite
 
 
 @perfsuite.hookimpl
-def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Claim]:
+def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Operator | perfsuite.Claim]:
     """Return the pack's cases and claims."""
     from perfsuite_scheduling import (
         async_alloc,

@@ -1,0 +1,96 @@
+"""What cases on a GPU have in common: torch once it is used, the chip's size, the driver, products.
+
+Importing it is free: ``from perfsuite.gpu import torch`` in a pack's module imports torch when a
+case is built, not when it is listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module  # noqa: TID251 - what a pack asks for by name
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+
+class _Later(ModuleType):
+    """A module that is imported when a name of it is first used."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what looks at modules is not to import them
+            raise AttributeError(name)
+        found = getattr(import_module(self.__name__), name)
+        setattr(self, name, found)
+        return found
+
+
+if TYPE_CHECKING:
+    import torch as torch  # noqa: PLC0414, TID251 - for type checkers alone
+    from cuda.bindings import driver as driver  # noqa: PLC0414
+else:
+    torch, driver = _Later("torch"), _Later("cuda.bindings.driver")
+
+# torch's names of the words that ids have.
+DTYPES = {
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "fp32": "float32",
+    "tf32": "float32",
+    "fp64": "float64",
+}
+
+
+def properties(place: Any = 0) -> Any:
+    """Return torch's properties of a GPU."""
+    return torch.cuda.get_device_properties(place)
+
+
+def sm_count(place: Any = 0) -> int:
+    """Return how many SMs a GPU has; a place that is no GPU counts as one."""
+    if isinstance(place, str) and torch.device(place).type != "cuda":
+        return 1
+    return int(properties(place).multi_processor_count)
+
+
+def compiled(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``fn`` compiled by torch, whole and for fixed sizes, at its first launch.
+
+    Two processes must time the same code: Inductor's choice of a tile by timing is off. It keeps
+    no CUDA graphs of its own, so that the engine can capture the launch, and compiles in this
+    process, not in a pool that would outlive it.
+    """
+    setattr(import_module("torch._inductor.config"), "compile_threads", 1)  # noqa: B010 - untyped
+    options = {"triton.autotune_pointwise": False}
+    made: Callable[..., Any] = torch.compile(fn, fullgraph=True, dynamic=False, options=options)
+    return made
+
+
+def asked(answer: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return what a call of ``driver`` gave; raises RuntimeError with its error."""
+    error, *values = answer
+    if int(error) != 0:
+        raise RuntimeError(f"the CUDA driver says {error.name}")
+    return tuple(values)
+
+
+def stream() -> Any:
+    """Return torch's current stream for ``driver``."""
+    return driver.CUstream(torch.cuda.current_stream().cuda_stream)
+
+
+def by_rows(formula: Callable[[Any], Any], x: Any, rows: int = 1024) -> Any:
+    """Return a formula of the rows of ``x`` in float64, so many at a time."""
+    out: Any = None
+    for start in range(0, len(x), rows):
+        part = formula(x[start : start + rows].double())
+        out = part.new_empty((len(x), *part.shape[1:])) if out is None else out
+        out[start : start + rows] = part
+    return out
+
+
+def matmul64(a: Any, b: Any, *, rows: int = 2048) -> Any:
+    """Return a @ b in float64, ``rows`` of a at a time so that only b is held twice."""
+    out = torch.empty(a.shape[0], b.shape[1], dtype=torch.float64, device=a.device)
+    wide = b.double()
+    for start in range(0, a.shape[0], rows):
+        torch.mm(a[start : start + rows].double(), wide, out=out[start : start + rows])
+    return out

@@ -1,0 +1,278 @@
+"""How a pack says what is measured: inputs, a reference, implementations, and points by tier."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, cast
+
+from perfsuite.model import (
+    Axes,
+    Beats,
+    Case,
+    Claim,
+    Need,
+    Record,
+    Scalar,
+    Tier,
+    Workload,
+)
+
+Values = Mapping[str, Scalar | Sequence[Scalar]]
+Points = Values | Sequence[Values]
+Function = Callable[..., Any]
+# What an operator says of its workloads; the rest of what it is given is the case's.
+IMPL = "impl"
+OF_WORKLOAD = ("tolerance", "captures", "rotates", "in_place", "flops", "rate_dtype")
+
+
+def grid(points: Points) -> Iterator[dict[str, Scalar]]:
+    """Yield the bindings that points stand for: each mapping is a product of its values."""
+    for each in (points,) if isinstance(points, Mapping) else points:
+        values = [v if isinstance(v, (list, tuple, range)) else (v,) for v in each.values()]
+        for bound in itertools.product(*values):
+            yield dict(zip(each, bound, strict=True))
+
+
+class Implementation(Record, frozen=True, kw_only=True):
+    """One implementation of an operator: what it needs, from which tier on it runs, what it beats.
+
+    ``function(*inputs, *, axes...)`` is one launch. One whose first parameter is named ``ctx`` is
+    called once, with the builder's context and the axes, and returns the launch.
+    """
+
+    name: str
+    function: Function
+    needs: tuple[Need, ...] = ()
+    tier: Tier = Tier.SMOKE
+    beats: tuple[Beats, ...] = ()
+
+
+class Operator:
+    """An operator: its inputs, its reference, and the implementations that are held against it.
+
+    ``@operator`` makes one of a function ``inputs(rng, *, axes...)``. Parameters by keyword are
+    axes; ``impl`` is the last one where the function does not name it.
+    """
+
+    def __init__(
+        self, inputs: Function, points: Mapping[Tier, Points], fields: dict[str, Any]
+    ) -> None:
+        self._inputs, self._points = inputs, points
+        self._of_workload = {name: fields.pop(name) for name in OF_WORKLOAD if name in fields}
+        self._fields = fields
+        if "work" not in fields:
+            self._of_workload.setdefault("flops", 0.0)
+        self.name: str = fields.setdefault("name", inputs.__name__)
+        self.implementations: dict[str, Implementation] = {}
+        self._reference: Function | None = None
+        self._wrong: list[Function] = []
+
+    def reference(self, function: Function) -> Function:
+        """Take ``function(*inputs, *, axes...)`` as what is right: independent, more precise."""
+        self._reference = function
+        return function
+
+    def wrong(self, function: Function) -> Function:
+        """Take ``function(*inputs, *, axes...)`` as a mistake that the reference must refuse."""
+        self._wrong.append(function)
+        return function
+
+    def impl(
+        self,
+        function: Function | None = None,
+        *,
+        name: str = "",
+        needs: Iterable[Need] = (),
+        tier: str = Tier.SMOKE,
+        beats: Beats | Iterable[Beats] = (),
+    ) -> Function:
+        """Take a function as an implementation, by its name or ``name``; see ``Implementation``."""
+        if function is None:
+            return partial(self.impl, name=name, needs=needs, tier=tier, beats=beats)
+        named = name or function.__name__.removeprefix("_")
+        if named in self.implementations:
+            raise ValueError(f"operator {self.name!r} has two implementations named {named!r}")
+        claims = (beats,) if isinstance(beats, Beats) else tuple(beats)
+        self.implementations[named] = Implementation(
+            name=named, function=function, needs=tuple(needs), tier=Tier(tier), beats=claims
+        )
+        return function
+
+    def with_only(self, implementations: Iterable[Implementation]) -> Operator:
+        """Return the operator with somebody else's implementations, at all its points."""
+        points = {
+            tier: [{k: v for k, v in each.items() if k != IMPL} for each in grid(some)]
+            for tier, some in self._points.items()
+        }
+        other = Operator(self._inputs, points, {**self._fields, **self._of_workload})
+        other._reference, other._wrong = self._reference, self._wrong
+        other.implementations = {each.name: each for each in implementations}
+        return other
+
+    def declared(self) -> list[Case | Claim]:
+        """Return the case, and what its implementations are expected to beat."""
+        if not (self._reference and self.implementations):
+            lacks = "implementation" if self._reference else "reference"
+            raise ValueError(f"operator {self.name!r} has no {lacks}: add @{self.name}.{lacks}")
+        needs = [*self._fields.get("needs", ())]
+        for each in self.implementations.values():
+            needs += [need.when(**dict(need.axes), **{IMPL: each.name}) for need in each.needs]
+        fields = {"doc": self._inputs.__doc__ or "", **self._fields, "needs": needs}
+        made = _case(self.build, (*_axes_of(self._inputs), IMPL), self._all(), fields)
+        claims = [
+            Claim(
+                name=f"{beats.name or self.name}_{each.name}",
+                case=self.name,
+                faster={IMPL: each.name},
+                than={IMPL: beats.impl},
+                by=beats.by,
+                at={axis: v if isinstance(v, tuple) else (v,) for axis, v in beats.at.items()},
+                needs=beats.needs,
+                source=beats.source,
+                metric=beats.metric,
+            )
+            for each in self.implementations.values()
+            for beats in each.beats
+        ]
+        return [made, *claims]
+
+    def _all(self) -> Iterator[tuple[Tier, Axes]]:
+        each_point = [(t, p) for t, points in self._points.items() for p in grid(points)]
+        for tier, point in each_point:
+            for name in [point[IMPL]] if IMPL in point else self.implementations:
+                if (each := self.implementations.get(str(name))) is None:
+                    known = ", ".join(self.implementations)
+                    what = f"a point of operator {self.name!r} names impl={name!r}"
+                    raise ValueError(f"{what}; it has {known}")
+                yield max(tier, each.tier, key=[*Tier].index), {**point, IMPL: each.name}
+
+    def launch(self, ctx: Any, **axes: Scalar) -> Function:
+        """Return what launches one binding, called with inputs."""
+        chosen = self.implementations[str(axes[IMPL])].function
+        launch = _bound(chosen, axes)
+        return cast("Function", launch(ctx)) if _first(chosen) == "ctx" else launch
+
+    def build(self, ctx: Any, **axes: Scalar) -> Workload:
+        """Return the workload of one binding."""
+        launch = self.launch(ctx, **axes)
+        return Workload(
+            fn=launch,
+            make_inputs=_bound(self._inputs, axes),
+            reference=_bound(self._reference or launch, axes),
+            wrong=tuple(_bound(each, axes) for each in self._wrong),
+            **{
+                name: _bound(value, axes)() if callable(value) else value
+                for name, value in self._of_workload.items()
+            },
+        )
+
+
+def operator(
+    *, smoke: Points = (), nightly: Points = (), full: Points = (), **fields: Any
+) -> Callable[[Function], Operator]:
+    """Make an operator of its inputs, ``inputs(rng, *, axes...)``; the docstring says what it is.
+
+    ``smoke``, ``nightly`` and ``full`` list the points that each tier adds: a mapping of axes to
+    values stands for the product of them. ``impl`` may be left out of a point, which then has all
+    implementations. Other fields are those of ``Case``; and of ``Workload``, where a function is
+    called with the axes, ``tolerance``, ``captures``, ``rotates``, ``in_place``, ``flops`` and
+    ``rate_dtype``. Bytes are those of inputs and outputs unless ``work`` says otherwise.
+    """
+    points = {Tier.SMOKE: smoke, Tier.NIGHTLY: nightly, Tier.FULL: full}
+    return lambda inputs: Operator(inputs, points, fields)
+
+
+def case(
+    *, smoke: Points = (), nightly: Points = (), full: Points = (), **fields: Any
+) -> Callable[[Function], Case]:
+    """Make a case of a builder, ``build(ctx, *, axes...)``, where ``operator`` is not enough.
+
+    It returns a ``Workload``, ``Inspection`` or ``Scenario``. Points are those of ``operator``.
+    """
+    if "axes" in fields:
+        return partial(_by_axes, smoke=smoke, full=full, fields=fields)
+    points = {Tier.SMOKE: smoke, Tier.NIGHTLY: nightly, Tier.FULL: full}
+
+    def wrap(build: Function) -> Case:
+        every = ((tier, each) for tier, some in points.items() for each in grid(some))
+        return _case(build, _axes_of(build), every, fields)
+
+    return wrap
+
+
+def _case(
+    build: Function,
+    axes: Iterable[str],
+    points: Iterable[tuple[Tier, Axes]],
+    fields: dict[str, Any],
+) -> Case:
+    """Return a case of points, each of the first tier that lists it, its axes in order."""
+    fields = {"name": build.__name__, "doc": build.__doc__ or "", **fields}
+    names = tuple(dict.fromkeys(axes))
+    tiers: dict[tuple[tuple[type, Scalar], ...], Tier] = {}
+    for tier, point in points:
+        if set(point) != set(names):
+            what = f"a point of case {fields['name']!r} binds {', '.join(point) or 'no axis'}"
+            raise ValueError(f"{what}; its axes are {', '.join(names) or 'none'}")
+        key = tuple((type(point[name]), point[name]) for name in names)
+        tiers[key] = min(tier, tiers.get(key, tier), key=[*Tier].index)
+    bound = [
+        (tier, {name: value for name, (_, value) in zip(names, key, strict=True)})
+        for key, tier in tiers.items()
+    ]
+    for name in ("needs", "budgets", "tags", "metrics"):
+        fields[name] = tuple(fields.get(name, ()))
+    values = {name: tuple(dict.fromkeys(point[name] for _, point in bound)) for name in names}
+    return Case(build=build, axes=values, points=tuple(bound), **fields)
+
+
+def _by_axes(build: Function, *, smoke: Any, full: Any, fields: dict[str, Any]) -> Case:
+    """Make a case as packs of API 1 declare it: products of axes, and what is left out of them."""
+    told = "case(axes=...) goes with API 3: list the points of each tier, as operator says"
+    with warnings.catch_warnings():
+        # Where warnings are errors an old pack would be none.
+        warnings.simplefilter("default", DeprecationWarning)
+        warnings.warn(told, DeprecationWarning, stacklevel=2)
+    fields = dict(fields)
+    axes, only, waits = fields.pop("axes"), fields.pop("only", None), fields.pop("waits", None)
+    full_only = fields.pop("full_only", ())
+
+    def points() -> Iterator[tuple[Tier, Axes]]:
+        for tier, some in ((Tier.SMOKE, smoke), (Tier.NIGHTLY, {}), (Tier.FULL, full)):
+            for each in grid({name: [*values] for name, values in {**axes, **dict(some)}.items()}):
+                if only and not only(**each):
+                    continue
+                if any(all(each[a] in v for a, v in one.items()) for one in full_only):
+                    yield Tier.FULL, each
+                elif tier is Tier.SMOKE and waits and waits(**each):
+                    yield Tier.NIGHTLY, each
+                else:
+                    yield tier, each
+
+    return _case(build, axes, points(), fields)
+
+
+def _first(function: Function) -> str:
+    return next(iter(inspect.signature(function).parameters), "")
+
+
+def _axes_of(function: Function) -> tuple[str, ...]:
+    """Return the names of a function's parameters behind the first, which are axes."""
+    return tuple(
+        name
+        for name, parameter in [*inspect.signature(function).parameters.items()][1:]
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    )
+
+
+def _bound(function: Function, axes: Axes) -> Function:
+    """Return a function with the axes that it names by keyword, or all where it takes any."""
+    found = inspect.signature(function).parameters.values()
+    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in found)
+    named = {each.name for each in found if each.kind is inspect.Parameter.KEYWORD_ONLY}
+    given = {name: value for name, value in axes.items() if takes_any or name in named}
+    return partial(function, **given) if given else function

@@ -1,0 +1,166 @@
+"""Operators: what they declare, what others add to them, and mistakes that the engine makes."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import perfsuite
+from perfsuite.boundary import CaseError, PackError
+from perfsuite.devices.protocol import open_device
+from perfsuite.engine.measure import Session
+from perfsuite.model import Axes, Case, Settings, Work
+from perfsuite.packs import load
+from perfsuite.packs.load import load_pack
+
+SCALE = '''
+import perfsuite
+PERFSUITE_API = {api}
+
+@perfsuite.operator(
+    smoke={{"n": 300}},
+    nightly=[{{"n": [300, 2000], "impl": ["plain", "late"]}}],
+    full={{"n": 5000, "impl": "plain"}},
+    metrics=[perfsuite.KERNELS],
+    flops=lambda *, n: n,
+    source="a book",
+)
+def scale(rng, *, n):
+    """Double n numbers."""
+    return rng.randn(n), rng.empty(n)
+
+@scale.reference
+def _reference(x, y):
+    return 2 * x.double()
+
+@scale.impl
+def _plain(x, y):
+    y.copy_(x + x)
+
+@scale.impl(needs=[perfsuite.cuda()], tier="nightly", beats=perfsuite.Beats("plain", 2, "a book"))
+def _late(ctx, *, n):
+    return lambda x, y: n * x
+
+@perfsuite.hookimpl
+def perf_cases():
+    return [scale]
+'''
+OTHER = """
+import perfsuite
+
+def twice(x, y):
+    y.copy_(2 * x)
+
+@perfsuite.hookimpl
+def perf_implementations():
+    return {{"{case}": [perfsuite.Implementation(name="twice", function=twice)]}}
+"""
+
+
+def written(folder: Path, name: str, text: str) -> str:
+    (folder / f"{name}.py").write_text(text, "utf-8")
+    return f"file:{folder / name}.py"
+
+
+def test_an_operator_is_a_case_with_a_claim_for_what_is_expected(tmp_path: Path) -> None:
+    loaded = load_pack("own", written(tmp_path, "own", SCALE.format(api=2)))
+    case, (claim,) = loaded.cases["scale"], loaded.claims
+    assert [(str(tier), *axes.values()) for tier, axes in case.points] == [
+        ("smoke", 300, "plain"),
+        ("nightly", 300, "late"),
+        ("nightly", 2000, "plain"),
+        ("nightly", 2000, "late"),
+        ("full", 5000, "plain"),
+    ]
+    assert case.doc == "Double n numbers."
+    assert [(need.kind, need.axes) for need in case.needs] == [("device", {"impl": ("late",)})]
+    assert (claim.name, claim.faster, claim.than) == (
+        "scale_late", {"impl": "late"}, {"impl": "plain"},
+    )  # fmt: skip
+
+
+def test_work_and_kernels_are_found_by_measuring(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    loaded = load_pack("own", written(tmp_path, "own", SCALE.format(api=2)))
+    axes: Axes = {"n": 300, "impl": "plain"}
+    settings = Settings(check_only=True)
+    session = Session(open_device("cpu"), loaded.cases["scale"], axes, settings, seed=0)
+    session.prepare()
+    evidence = session.finish()
+    assert evidence.work == Work(read_bytes=1200, write_bytes=1200, flops=300)
+    assert evidence.exact["kernels"] == 2
+
+
+def test_another_pack_adds_an_implementation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own.py").write_text(SCALE.format(api=1), "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    entries = [EntryPoint("own", "own", "perfsuite")]
+    monkeypatch.setattr(load, "entry_points", lambda **_group: entries)
+    loaded = load_pack("other", written(tmp_path, "other", OTHER.format(case="own.scale")))
+    assert [(str(tier), *axes.values()) for tier, axes in loaded.cases["scale"].points] == [
+        ("smoke", 300, "twice"),
+        ("nightly", 2000, "twice"),
+        ("full", 5000, "twice"),
+    ]
+    with pytest.raises(PackError, match=r"own\.scala"):
+        load_pack("other", written(tmp_path, "other", OTHER.format(case="own.scala")))
+    found = load_pack("other", written(tmp_path, "other", OTHER.format(case="gone.scale")))
+    assert (found.cases, found.pack.note.partition(":")[0]) == ({}, "gone not installed")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("api=2", "api=3", "PERFSUITE_API = 3"),
+        ('"n": 5000, "impl": "plain"', '"n": 5000, "impl": "planes"', "impl='planes'"),
+        ('{"n": 5000', '{"m": 5000', "binds m, impl; its axes are n, impl"),
+        ("@scale.reference", "", "scale has no reference"),
+    ],
+)
+def test_a_bad_operator_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
+    text = SCALE.format(api=new[-1] if "api" in old else 2).replace(old, new)
+    with pytest.raises(PackError) as caught:
+        load_pack("own", written(tmp_path, "own", text))
+    assert said in str(caught.value).replace("'scale'", "scale").replace("operator ", "")
+
+
+@pytest.mark.parametrize(
+    ("build", "tolerance", "mistake"),
+    [
+        (lambda x: x.new_ones(300).cumsum(0), 0.2, "one row off"),
+        (lambda x: 1 + x.sum() / 1e6, 1e-2, "the result of other inputs"),
+        (
+            lambda x: x * (1.0001 - (x.new_ones(300).cumsum(0) > 150).to(x)),
+            1e-2,
+            "the last tile missing",
+        ),
+        (lambda x: x.new_ones(300).cumsum(0) / 3, 9e-4, ""),
+        (lambda x: x, 1e-2, ""),
+    ],
+)
+def test_a_reference_that_takes_a_mistake_is_refused(
+    build: Any, tolerance: float, mistake: str
+) -> None:
+    pytest.importorskip("torch")
+
+    @perfsuite.operator(smoke={"n": 300}, source="x", tolerance=tolerance)
+    def odd(rng: Any, *, n: int) -> Any:
+        return (rng.randn(n),)
+
+    odd.reference(lambda x: build(x.double()))
+    odd.impl(build, name="own")
+    (case,) = odd.declared()
+    assert isinstance(case, Case)
+    axes: Axes = {"n": 300, "impl": "own"}
+    session = Session(open_device("cpu"), case, axes, Settings(check_only=True), seed=0)
+    if not mistake:
+        session.prepare()
+        return
+    with pytest.raises(CaseError) as caught:
+        session.prepare()
+    assert mistake in caught.value.what
