@@ -6,6 +6,7 @@ import inspect
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
@@ -233,10 +234,8 @@ def _case(
 def _by_axes(build: Function, *, smoke: Any, full: Any, fields: dict[str, Any]) -> Case:
     """Make a case as packs of API 1 declare it: products of axes, and what is left out of them."""
     told = "case(axes=...) goes with API 3: list the points of each tier, as operator says"
-    with warnings.catch_warnings():
-        # Where warnings are errors an old pack would be none.
-        warnings.simplefilter("default", DeprecationWarning)
-        warnings.warn(told, DeprecationWarning, stacklevel=2)
+    with suppress(DeprecationWarning):  # where warnings are errors an old pack would be none
+        warnings.warn(told, DeprecationWarning, stacklevel=3)
     fields = dict(fields)
     axes, only, waits = fields.pop("axes"), fields.pop("only", None), fields.pop("waits", None)
     full_only = fields.pop("full_only", ())

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from perfsuite_blackwell import perf_cases, perf_kernels
+from perfsuite_blackwell import perf_kernels
 from perfsuite_blackwell.formats import FORMATS
 
 import perfsuite
+from perfsuite.packs.load import load_pack
 
-DECLARED = perf_cases()
-CASES = {each.name: each for each in DECLARED if isinstance(each, perfsuite.Case)}
-CLAIMS = [each for each in DECLARED if isinstance(each, perfsuite.Claim)]
+LOADED = load_pack("blackwell", "module:perfsuite_blackwell@")
+CASES, CLAIMS = LOADED.cases, LOADED.claims
 Axes = dict[str, Any]
 SMALL = {"m": 256, "n": 128, "k": 512}
 

@@ -59,7 +59,7 @@ def case_of(kernels: Sequence[Kernel]) -> perfsuite.Case:
     """Return the case whose variants are these kernels, each for the targets it declares."""
     by_name = {kernel.name: kernel for kernel in kernels}
 
-    def build(ctx: Any, kernel: str, target: str) -> Inspection:
+    def build(ctx: Any, *, kernel: str, target: str) -> Inspection:
         """Compile a kernel for a target and count what its machine code takes and does.
 
         No GPU is needed, and nothing is timed: every number is the same wherever and whenever the
@@ -77,9 +77,8 @@ def case_of(kernels: Sequence[Kernel]) -> perfsuite.Case:
     quick = SMOKE_TARGET if SMOKE_TARGET in targets else targets[0]
     declare = perfsuite.case(
         name="kernel",
-        axes={"kernel": list(by_name), "target": targets},
-        smoke={"kernel": _smoke(kernels, quick), "target": [quick]},
-        only=lambda kernel, target: target in by_name[kernel].targets,
+        smoke={"kernel": _smoke(kernels, quick), "target": quick},
+        nightly=[{"kernel": each.name, "target": each.targets} for each in kernels],
         needs=_needs(kernels),
         regime=Regime.EXACT,
         target="target",

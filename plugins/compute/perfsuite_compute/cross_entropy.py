@@ -93,9 +93,13 @@ def cross_entropy(ctx: Any, dtype: str, tokens: int, width: int, vocab: int, imp
     name = _DTYPES[dtype][0]
 
     def make_inputs(rng: Any) -> tuple[Any, ...]:
-        # Logits of variance 1, as of a model that has begun to learn.
+        # Logits of variance 1 to 4, as of a model that has begun to learn: of one variance the loss
+        # would hardly depend on the data. The last word is a target, or its gradient is next to 0.
         x, weight = rng.randn(tokens, width, dtype=name), rng.randn(vocab, width, dtype=name)
-        return x, weight.mul_(width**-0.5), rng.randint(0, vocab, tokens, dtype="int64")
+        weight.mul_(width**-0.5 * (1 + rng.rand(1, dtype=name)))
+        target = rng.randint(0, vocab, tokens, dtype="int64")
+        target[-1] = vocab - 1
+        return x, weight, target
 
     return Workload(
         fn=_launch_of(impl),

@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from perfsuite_hopper import cluster_dsmem, gemm, perf_cases, perf_kernels, tma_copy
+from perfsuite_hopper import cluster_dsmem, gemm, perf_kernels, tma_copy
 
 import perfsuite
+from perfsuite.packs.load import load_pack
 
-DECLARED = perf_cases()
-CASES = {each.name: each for each in DECLARED if isinstance(each, perfsuite.Case)}
-CLAIMS = [each for each in DECLARED if isinstance(each, perfsuite.Claim)]
+LOADED = load_pack("hopper", "module:perfsuite_hopper@")
+CASES, CLAIMS = LOADED.cases, LOADED.claims
 
 
 def _bindings(case: perfsuite.Case, *tiers: str) -> list[dict[str, Any]]:

@@ -7,14 +7,14 @@ import sys
 from typing import Any
 
 import pytest
-from perfsuite_inference import decode, kv_cache, paged_attention, prefill
+from perfsuite_inference import kv_cache
 from perfsuite_inference.shapes import SHAPES
 
 import perfsuite
+from perfsuite.packs.load import load_pack
 
-DECLARED = [*prefill.CASES, *decode.CASES, *kv_cache.CASES, *paged_attention.CASES]
-CASES = {each.name: each for each in DECLARED if isinstance(each, perfsuite.Case)}
-CLAIMS = [each for each in DECLARED if isinstance(each, perfsuite.Claim)]
+LOADED = load_pack("inference", "module:perfsuite_inference@")
+CASES, CLAIMS = LOADED.cases, LOADED.claims
 Axes = dict[str, Any]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 from perfsuite_memory import coalescing_triton, stream_triton, transpose_triton
-from perfsuite_memory.stream import INPUTS, REDUCTIONS, SCALAR, _inputs, _reference
+from perfsuite_memory.stream import INPUTS, REDUCTIONS, SCALAR, stream
 
 from perfsuite.devices.tensors import TensorRng
 
@@ -18,10 +18,12 @@ def main() -> None:
     rng = TensorRng("cpu", 1)
     for op in INPUTS:
         for n in (1, 4093, 3 * stream_triton.BLOCK + 5):
-            inputs = _inputs(rng, op, n)
+            workload = stream.build(None, op=op, n=n, impl="torch")
+            inputs = workload.make_inputs(rng)
             inputs[-1].fill_(float("nan"))
             _launch(op, n)(*inputs)
-            torch.testing.assert_close(inputs[-1], _reference(op)(*inputs).float(), msg=f"{op} {n}")
+            want = workload.reference(*inputs).float()
+            torch.testing.assert_close(inputs[-1], want, msg=f"{op} {n}")
     for n, stride in ((1, 1), (1025, 3), (2047, 8)):
         records, field = torch.randn(n, stride), torch.full((n,), float("nan"))
         coalescing_triton.launch(n, stride)(records, field)

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from perfsuite_scheduling import congruence, perf_cases, smoothing, streams, work_queue
+from perfsuite_scheduling import congruence, smoothing, streams, work_queue
 
 import perfsuite
+from perfsuite.packs.load import load_pack
 
-DECLARED = perf_cases()
-CASES = {each.name: each for each in DECLARED if isinstance(each, perfsuite.Case)}
-CLAIMS = [each for each in DECLARED if isinstance(each, perfsuite.Claim)]
+LOADED = load_pack("scheduling", "module:perfsuite_scheduling@")
+CASES, CLAIMS = LOADED.cases, LOADED.claims
 Axes = dict[str, Any]
 
 
