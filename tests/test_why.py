@@ -41,7 +41,7 @@ def fake(tmp_path_factory: pytest.TempPathFactory) -> Told:
     assert [len(outcome.run.traces) for outcome in (before, again)] == [8, 0]
     outcome = measured("list(KINDS)", planted="1")
     run_view = read(outcome.run, baselines=entries_in(outcome.run), previous=outcome.basis.previous)
-    why = {str(one.variant.axes["kind"]): one.explained for one in run_view.variants}
+    why = {str(one.variant.axes["kind"]): one.explanation.text for one in run_view.variants}
     plain = {kind: text.translate(PLAIN) for kind, text in why.items() if text}
     return outcome, plain, render_page(run_view)
 

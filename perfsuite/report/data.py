@@ -339,11 +339,6 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
             found.append(self.shown.now)
         return f"{found[0]} {', '.join(found[1:])}".strip()
 
-    @property
-    def interval(self) -> str:
-        """The interval of the change of time."""
-        return view.interval(self.change.low, self.change.high) if self.change else ""
-
     @cached_property
     def rates(self) -> list[Measured]:
         """The rates of a launch's work, that of what limits it first."""
@@ -413,7 +408,7 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
     def base(self) -> tuple[str, str]:
         """The commit whose code it is held against, and the day of its run if that is another."""
         day = view.day(self.entry.run) if self.entry and not self.expected.in_turns else ""
-        return view.commit(self.expected.commit), day
+        return self.expected.commit, day
 
     @cached_property
     def place(self) -> Place | None:
@@ -424,13 +419,9 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
         if work is None or not now or not amount or roofline.is_held_by_starts(work, peaks):
             return None
         link, dtype = roofline.link_of(work, peaks), work.rate_dtype or "fp32"
-        wire, operations = peaks.links.get(link), peaks.operations.get(dtype)
-        limit, ceiling = (dtype, operations) if work.flops else (link, wire)
-        is_slower = operations is None or (
-            wire is not None and wire.value * work.flops < operations.value * work.bytes
-        )
-        if wire and work.bytes and is_slower:
-            limit, ceiling = link, wire
+        compute_us, memory_us, _ = roofline.limits_us(work, peaks)
+        is_wire = memory_us > compute_us or not work.flops
+        limit, ceiling = (link, peaks.links) if is_wire else (dtype, peaks.operations)
         has_moved = self.verdict and self.verdict.word.asks_why and self.change
         before = self.baseline() if has_moved else None
         return Place(
@@ -441,7 +432,7 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
             before=1e6 * amount / before if before else None,
             share=self.share,
             limit=limit,
-            ceiling=None if peaks.is_generic else ceiling,
+            ceiling=None if peaks.is_generic else ceiling.get(limit),
         )
 
     @property
@@ -464,11 +455,6 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
     def explanation(self) -> Explained:
         """What a change is made of, as far as that is known."""
         return explained_by(self.change, *self.sides) if self.sides else Explained()
-
-    @property
-    def explained(self) -> str:
-        """What a change is made of in one sentence; nothing where that is not known."""
-        return self.explanation.text
 
     @property
     def because(self) -> str:
@@ -494,7 +480,8 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
                 )
         else:
             # What stands last is cut off first.
-            told = [self.explained, self.because if reasons or not self.explained else ""]
+            explained = self.explanation.text
+            told = [explained, self.because if reasons or not explained else ""]
             told = told[::-1] if self.mark.tone == "budget" else told
         why = "; ".join(filter(None, told))
         excepted = self.verdict.excepted if self.verdict else None
@@ -597,7 +584,8 @@ class RunView:
     """A run read for reporting: its variants in the order of how much they need a reader.
 
     ``source`` says in words what it was compared with; ``previous`` is the run that this comes
-    from, if it is at hand. ``peaks`` are what the SKU reaches, ``sections`` what packs have to say.
+    from, if it is at hand. ``peaks`` are what the SKU reaches, ``sections`` what packs have to say,
+    ``trends`` is where the page of trends lies, if it is there.
     """
 
     run: Run
@@ -606,6 +594,7 @@ class RunView:
     variants: tuple[VariantView, ...]
     peaks: Peaks
     sections: tuple[Section, ...] = ()
+    trends: str = ""
 
     @cached_property
     def ran(self) -> tuple[VariantView, ...]:
@@ -730,6 +719,15 @@ class RunView:
         if is_unclear or self.gaps or not self.run.finished:
             return "unclear"
         return "faster" if self.ran else "other"
+
+    @cached_property
+    def bases(self) -> list[tuple[str, str]]:
+        """The commits that most is held against and the days of their runs, that of most first."""
+        found = Counter(one.base for one in self.ran if one.entry)
+        earlier = self.previous.commit if self.previous else ""
+        if 2 * found.total() < len(self.ran) or not found:
+            return [(earlier, "")] if earlier else []
+        return [(commit or earlier, day) for (commit, day), _ in found.most_common()]
 
     @property
     def environment(self) -> tuple[list[Fact], list[Fact]]:

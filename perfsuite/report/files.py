@@ -10,7 +10,7 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -25,7 +25,7 @@ from perfsuite.hooks import added
 from perfsuite.model import ClaimVerdict, Result, Section, Verdict
 from perfsuite.report import data, view
 from perfsuite.report.data import MOST_WHY, Measured, RunView, VariantView
-from perfsuite.report.groups import Group, groups_of
+from perfsuite.report.groups import Group, advice, groups_of
 from perfsuite.report.view import Mark
 from perfsuite.store.codec import encode, schema_of
 from perfsuite.store.files import inside, opened, refusing, replace_file
@@ -87,9 +87,14 @@ def render_page(run_view: RunView) -> str:
     for name, rates in (("links", peaks.links), ("operations", peaks.operations)):
         known = {} if peaks.is_generic else rates
         drawn[name] = {each: (rate.value, rate.measured) for each, rate in known.items()}
-    groups = [group for group in groups_of(run_view) if not group.mark.is_quiet]
-    run = run_view.run
-    return _page("page.html.j2", run_view=run_view, run=run, groups=groups, charts=drawn)
+    return _page(
+        "page.html.j2",
+        run_view=run_view,
+        run=run_view.run,
+        groups=[group for group in groups_of(run_view) if not group.mark.is_quiet],
+        steps=[*advice(run_view)],
+        charts=drawn,
+    )
 
 
 def _processes(one: VariantView) -> Iterator[tuple[Any, ...]]:
@@ -184,8 +189,14 @@ def environment() -> Environment:
     return found
 
 
-def templates(finalize: Callable[[object], object] | None = None) -> Environment:
-    """Return our templates, which escape what they are given."""
+def templates(escaped: Callable[[str], str] | None = None) -> Environment:
+    """Return our templates, which escape what they are given: as HTML, or so."""
+
+    def finalize(value: object) -> object:
+        if escaped is None or isinstance(value, Markup):
+            return value
+        return Markup(escaped(str(value)))  # noqa: S704
+
     found = Environment(
         loader=PackageLoader("perfsuite.report"),
         autoescape=True,
@@ -256,7 +267,7 @@ def verdict_json(run_view: RunView) -> str:
                 variant=one.id,
                 word=one.mark.word,
                 reason=one.reason,
-                why=one.explained,
+                why=one.explanation.text,
                 fails=one.fails,
                 verdict=one.verdict,
                 metrics=one.measured,
@@ -323,11 +334,7 @@ def _found(claim: ClaimVerdict) -> str:
 @cache
 def markdown_templates() -> Environment:
     """Return our templates of Markdown, which escape what they are given."""
-
-    def escaped(value: object) -> Markup:
-        return value if isinstance(value, Markup) else Markup(in_markdown(str(value)))  # noqa: S704
-
-    found = templates(escaped)
+    found = templates(in_markdown)
     found.filters["short"] = lambda text: text if len(text) <= MOST_WHY else f"{text[:MOST_WHY]} …"
     found.globals["MOST_ROWS"] = MOST_ROWS
     return found
@@ -362,13 +369,20 @@ def files() -> Mapping[str, Callable[[RunView], str]]:
     return {**added("perf_files"), **FILES}
 
 
+def trends_of(sku: str) -> str:
+    """Return the name of the page of a SKU's trends, which stands beside the reports' folders."""
+    return f"trends-{view.slug(sku)}.html"
+
+
 def write_report(run_view: RunView, folder: Path, *names: str) -> Path:
     """Write ``folder/<run id>/`` with the page, Markdown and JSON, or these files; return the last.
 
     Raises StoreError where the folder cannot be written.
     """
     remedy = f"make the folder writable, then: perfsuite report {run_view.run.id}"
-    every = files()
+    every, trends = files(), trends_of(run_view.run.sku.slug)
+    if (folder / trends).is_file():
+        run_view = replace(run_view, trends=f"../{trends}")
     for name in names or every:
         text = every[name](run_view).encode("utf-8", "replace")
         with refusing("cannot write the report", folder / run_view.run.id, remedy=remedy):

@@ -181,9 +181,6 @@ def _short(name: str, room: int | None) -> str:
 def _texts(width: int = 0) -> Any:
     """Return the macros of what the terminal tells; what they output is made plain."""
 
-    def escaped(value: object) -> Markup:
-        return value if isinstance(value, Markup) else Markup(plain(str(value)))  # noqa: S704
-
     def cut(text: str, indent: int = 0) -> str:
         blank, whole = " " * indent, plain(text)
         if not width:
@@ -192,7 +189,7 @@ def _texts(width: int = 0) -> Any:
         lines = textwrap.wrap(short, max(width - indent, LEAST_ID), break_on_hyphens=False)
         return "\n".join(blank + line for line in lines)
 
-    found = templates(escaped)
+    found = templates(plain)
     found.filters["cut"] = cut
     found.globals["MOST_GROUPS"] = MOST_GROUPS
     return found.get_template("terminal.txt.j2").module
