@@ -315,7 +315,7 @@ def test_a_page_of_ten_thousand_variants_is_made_filtered_and_opened_at_once(
       return new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
     }"""
     paint = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
-    assert len(text.encode()) < 800 * MANY  # 2 MB at 2,500 variants
+    assert len(text.encode()) < 680 * MANY  # 1.7 MB at 2,500 variants
     anchor = re.findall(r'<a class="id" id="([\w-]+)"', text)[-1]
     with opened(browser, folder / "large.html") as (page, seen):
         assert page.evaluate(paint) < 1500

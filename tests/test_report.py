@@ -345,7 +345,7 @@ def test_the_page_of_a_comparison_shows_what_differs() -> None:
     page = render_page(read(run, baselines=data.baselines_of(), previous=previous))
     changed = re.findall(r'<tr class="d"><th scope="row">(\w+)</th><td>([^<]*)</td>', page)
     assert ("driver", "575.57.08") in changed
-    assert "before 1 · unit 3f2a" in page
+    assert "baseline 1 · GPU 3f2a" in page
     words = " ".join(Reader(page).text.split())
     assert "9c1e4f70a2b8 against 41b7c2d9e6f0" in words
     one = run.variants[0].variant
@@ -464,7 +464,7 @@ def test_of_very_many_variants_the_urgent_are_told_in_full(monkeypatch: pytest.M
     )
     assert (len(large.encode()) - len(small.encode())) / 20 < 600
     run_view = read_of(*(replace(SLOWER, axes={"n": n}) for n in range(61)))
-    assert (len(run_view.ran), len(run_view.full)) == (61, 20)
+    assert (len(run_view.ran), len(run_view.full)) == (61, 10)
     page = render_page(run_view)
     assert all(f'id="{one.anchor}"' in page for one in run_view.variants)
 

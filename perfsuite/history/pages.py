@@ -352,7 +352,7 @@ def past_of(variant_view: VariantView) -> Markup:
         return Markup()
     shown = [point for point in series.points if point.center is not None]
     chart = _chart(series.key.metric, series, {each.run: at for at, each in enumerate(shown)}) | {
-        "labels": [(each.run, each.started, view.commit(each.commit)) for each in shown],
+        "labels": [(e.run, view.moment(e.started), view.commit(e.commit)) for e in shown],
         "levels": [
             (sum(each.started < move.accepted for each in shown), move.center)
             for move in series.moves
@@ -371,7 +371,7 @@ def _chart(name: str, series: Series, places: Mapping[str, int]) -> dict[str, An
         "name": name,
         "unit": series.key.unit,
         "runs": [places[point.run] for point in shown],
-        "centers": [point.center for point in shown],
+        "centers": [point.center and float(f"{point.center:.6g}") for point in shown],
         "not": {at: point.why_not for at, point in enumerate(shown) if point.why_not},
         "changes": [change.run for change in series.change_points or ()],
     }

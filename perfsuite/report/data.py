@@ -56,9 +56,9 @@ KEPT = {"--perf-packs", "--perf-device", "--perf-processes"}
 KEPT_SETTINGS = {"perf_seed", "perf_repo", "perf_against_build"}
 
 TIME, CYCLES = CLOCKS
-# A browser has to hold the whole page: above so many variants, quiet ones are a row alone, and so
-# are all after the first half as many.
-FULL_DETAIL = 100
+# A browser has to hold the whole page: above so many variants quiet ones are a row alone, and only
+# so many others have a section, fewer of those of a case that ended alike.
+FULL_DETAIL, MOST_SECTIONS, MOST_ALIKE = 100, 30, 10
 # Below this what others take of a device is workers' own ends and starts, as in judge.verdict.
 NOTABLE_LOAD_PERCENT = 10
 # A headline has room for so much of a cause.
@@ -373,22 +373,28 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
 
     @property
     def processes(self) -> list[Process]:
-        """Those that counted, those that only screened, and what they are compared with."""
-        screen, confirm = self.result(Stage.SCREEN), self.result(Stage.CONFIRM)
-        screen = screen if confirm and not self.is_paired else None
-        stages = {"now": self.last, "screen": screen, "before": self.before}
+        """Those that counted, those of the first pass, and what they are compared with."""
+        first, confirm = self.result(Stage.SCREEN), self.result(Stage.CONFIRM)
+        first = first if confirm and not self.is_paired else None
+        names = {"now": "now", "screen": "first pass", "before": "baseline"}
         found = []
-        for tone, result in stages.items():
+        for (tone, told), result in zip(
+            names.items(), (self.last, first, self.before), strict=True
+        ):
             for index, one in enumerate(result.evidence if result else (), start=1):
-                unit = f" · {view.unit(one.unit)}" if one.unit else ""
                 if (centre := middle(one, TIME)) is not None:
-                    found.append(Process(f"{tone} {index}{unit}", tone, one, [centre]))
+                    label = f"{told} {index}{self.on(one.unit)}"
+                    found.append(Process(label, tone, one, [centre]))
         if found and not any(one.tone == "before" for one in found):
             metric = self.entry.metrics.get(TIME) if self.entry else None
             for unit, values in metric.values.items() if metric else ():
-                label = f"baseline · {view.unit(unit)}"
+                label = f"baseline{self.on(unit)}"
                 found += [Process(label, "before", None, values)] if values else []
         return found
+
+    def on(self, unit: str) -> str:
+        """Return the short name of one device, where there is one."""
+        return f" · {'device' if self.run.facts.is_host else 'GPU'} {unit[:4]}" if unit else ""
 
     @property
     def command(self) -> str:
@@ -611,7 +617,10 @@ class RunView:
         """The variants that the page tells all of."""
         if not self.is_lean:
             return list(self.ran)
-        return [one for one in self.ran[: FULL_DETAIL // 2] if not one.mark.is_quiet]
+        loud = [one for one in self.ran if not one.mark.is_quiet]
+        kinds = grouped(loud, lambda one: (one.mark, one.variant.pack, one.variant.case.name))
+        few = {one.id for kind in kinds.values() for one in kind[:MOST_ALIKE]}
+        return [one for one in loud if one.id in few][:MOST_SECTIONS]
 
     @cached_property
     def counts(self) -> Counter[str]:

@@ -100,16 +100,14 @@ def render_page(run_view: RunView) -> str:
 def _processes(one: VariantView) -> Iterator[tuple[Any, ...]]:
     """Yield the processes of a variant with their blocks as they were measured, for the script."""
     for each in one.processes:
-        blocks = [
-            (
-                _fine(block.time_us),
-                block.start_s,
-                _fine(block.cycles) if each.tone == "now" else (),
-                block.health and (block.health.power_w, block.health.temperature_c),
-            )
-            for block in (each.evidence.blocks if each.evidence else ())
-            if block.time_us
-        ]
+        blocks = []
+        for block in each.evidence.blocks if each.evidence else ():
+            # Cycles per microsecond are megahertz, of exactly the window that was timed.
+            pairs = zip(block.cycles, block.time_us, strict=False) if each.tone == "now" else ()
+            clocks = _fine(cycles / (time or math.inf) for cycles, time in pairs)
+            health = block.health and (block.health.power_w, block.health.temperature_c)
+            if block.time_us:
+                blocks.append((_fine(block.time_us), block.start_s, clocks, health))
         slot = each.evidence.slot if each.evidence else 0
         yield each.label, each.tone, slot, blocks, _fine(each.middles)
 
@@ -185,6 +183,7 @@ def environment() -> Environment:
         "sortable": _sortable,
         "log": lambda value, base: math.log(value / base),
     }
+    found.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     found.globals["CHUNK"] = CHUNK
     return found
 

@@ -280,11 +280,6 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:120]
 
 
-def unit(name: str) -> str:
-    """Return the short name of one device."""
-    return f"unit {name[:4] or 'unknown'}"
-
-
 def commit(name: str) -> str:
     """Return a commit cut to what tells it from others, still saying that the tree was changed."""
     sha, dash, changed = name.partition("-")

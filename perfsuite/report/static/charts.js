@@ -49,7 +49,7 @@ const charts = (() => {
     }), [series.runs, levels, counted, left], place);
   };
 
-  // A process is label, tone, slot, blocks and medians; a block its times, start, cycles and health.
+  // A process is label, tone, slot, blocks and medians; a block its times, start, clocks and health.
   const UNITS = [[1e6, "s"], [1e3, "ms"], [1, "µs"], [1e-3, "ns"]];
   const unitOf = (time) => UNITS.find(([least]) => time >= least) || UNITS[3];
   const uprights = (places) => ({ ctx, bbox, valToPos }) => {
@@ -156,8 +156,8 @@ const charts = (() => {
 
   const QUANTITIES = {
     "Time, µs": ([times], at) => times[at],
-    // Cycles per microsecond are megahertz, of exactly the window that was timed.
-    "SM clock, MHz": ([times, , cycles], at) => (at in cycles && times[at] > 0 ? cycles[at] / times[at] : null),
+    // Of exactly the window that was timed.
+    "SM clock, MHz": ([, , clocks], at) => clocks[at] || null,
     "Power, W": (turn) => turn[3]?.[0],
     "Temperature, °C": (turn) => turn[3]?.[1],
   };
