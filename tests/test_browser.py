@@ -153,7 +153,7 @@ def test_rows_are_filtered_and_read_by_keyboard(browser: Browser, folder: Path) 
         words = page.locator("[name=verdict] option").all_text_contents()
         assert words[:3] == ["all", "wrong (1)", "crashed (1)"]
         page.locator("[name=text]").fill("size=8192 cublas")
-        assert page.locator("output").text_content() == "2 of 28"
+        assert page.locator("output").text_content() == "2 of 28 shown"
         page.locator("[name=verdict]").select_option("slower")
         assert shown(page) == ["compute.gemm[size=8192,impl=cublas]"]
         page.keyboard.press("Escape")

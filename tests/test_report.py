@@ -766,7 +766,7 @@ def test_what_is_unclear_is_told_with_the_load_of_others() -> None:
     loaded = replace(process, blocks=(replace(process.blocks[0], health=loud),))
     results = tuple(replace(each, evidence=(loaded,)) for each in quiet.results)
     cause = replace(quiet, results=results).cause
-    told = "load by others up to 34 %; from 6.3 % on a change would be found"
+    told = "load by others up to 34 %; a change of 6.28 % or more would be found"
     assert terminal.plain(cause) == told
     assert terminal.plain(quiet.cause) == told.partition("; ")[2]
 

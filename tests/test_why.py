@@ -61,7 +61,7 @@ def fake(tmp_path_factory: pytest.TempPathFactory) -> Told:
             "instead of cutlass_80_tensorop_s16816gemm_f16_128x128_64x3<float, 4>, 130 us instead",
         ),
         ("machine", "scale_rows takes 110 us", "by the same code to the letter"),
-        ("gaps", "+20.0 us are in no kernel (100 % of the change): gaps", "what launching takes"),
+        ("gaps", "+20.0 us (100 % of the change) are outside kernels: gaps", "and launching"),
         ("hostile", "", "…"),
     ],
 )

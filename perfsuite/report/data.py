@@ -481,9 +481,8 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
                 told.append(self.reason)
             else:
                 told += [view.sentence(each) for each in reasons if each.kind in DOUBTS]
-                told.append(
-                    f"from {view.share(self.telling.detectable)} on a change would be found"
-                )
+                found = {"share": self.telling.detectable}
+                told.append(view.sentence(Reason("detectable", found)))
         else:
             # What stands last is cut off first.
             explained = self.explanation.text

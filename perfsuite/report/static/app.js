@@ -2,6 +2,9 @@
 (() => {
   const $ = (query) => document.querySelector(query);
   for (const code of document.querySelectorAll(".copied")) {
+    // A line breaks between words, not behind a hyphen.
+    const words = code.textContent.split(" ").map((word) => Object.assign(document.createElement("span"), { textContent: word }));
+    code.replaceChildren(...words.flatMap((word, at) => (at ? [" ", word] : [word])));
     const button = document.createElement("button");
     button.type = "button";
     button.className = "copy";
@@ -69,11 +72,14 @@
       shown += line.on;
     }
     if (fold) fold.hidden = words.length > 0 || kept.length > 0;
+    // Of an empty table nothing needs to be explained.
+    for (const part of [table.tHead, $("#legend")]) if (part) part.hidden = !shown;
     settleRows();
     // The sections follow the rows, but nobody waits for them.
     clearTimeout(later);
     later = setTimeout(settleSections, 250);
-    form.shown.value = `${shown} of ${lines.length}`;
+    const folded = folds ? `, ${lines.filter(hasStayed).length} unchanged are folded away` : "";
+    form.shown.value = `${shown} of ${lines.length} shown${folded}`;
   };
 
   // The key of a line in a column: numbers by data-k, the variant's id as text.

@@ -39,7 +39,7 @@ const charts = (() => {
       legend: { show: true },
       scales: { x: { time: false } },
       hooks: { draw: [rules] },
-      axes: [axis({ space: 110, values: days }), axis({ size: 80, label: series.unit })],
+      axes: [axis({ space: 110, values: days }), axis({ size: 80, label: series.unit === "us" ? "µs" : series.unit })],
       series: [
         { label: "run", value: (_, at) => (at === null ? "" : label(at).slice(0, 3).join(" ")) },
         { label: "accepted", stroke: colour("before"), width: 6, paths: uPlot.paths.stepped({ align: 1 }), points: { show: false } },
