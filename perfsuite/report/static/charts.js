@@ -37,6 +37,7 @@ const charts = (() => {
     const days = (_, ticks) => ticks.map((at) => (Number.isInteger(at) ? label(at)[1].slice(0, 10) : ""));
     return new uPlot(options(place, place.closest(".body") ? 180 : 300, {
       legend: { show: true },
+      padding: [null, 40, null, null],
       scales: { x: { time: false } },
       hooks: { draw: [rules] },
       axes: [axis({ space: 110, values: days }), axis({ size: 80, label: series.unit === "us" ? "µs" : series.unit })],
@@ -94,7 +95,7 @@ const charts = (() => {
       return middles.map((x) => [x, tone, from, to]);
     });
     const series = ["before", "now"].map((tone) => ({
-      label: tone, stroke: colour(tone), width: 1.5, fill: `${colour(tone)}40`, points: { show: false }, value: () => "",
+      label: tone === "now" ? tone : "baseline", stroke: colour(tone), width: 1.5, fill: `${colour(tone)}40`, points: { show: false }, value: () => "",
     }));
     return new uPlot(options(place, 190, {
       legend: { show: true },
