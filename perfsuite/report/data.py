@@ -164,11 +164,6 @@ class Place(NamedTuple):
     ceiling: Rate | None
 
     @property
-    def has_plot(self) -> bool:
-        """Say whether one axis, bytes alone, or both tell of it."""
-        return not self.dtype or self.intensity is not None
-
-    @property
     def said(self) -> str:
         """The rate, and the share of the ceiling where that is known."""
         rate = self.shown(self.rate)
@@ -229,11 +224,6 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
         asked = self.verdict if self.run.against else None
         reasons = asked.reasons if asked and not asked.excepted else ()
         return next((each for each in reasons if each.kind == "unmeasured"), None)
-
-    @property
-    def axes(self) -> list[str]:
-        """The axes of the id as they stand there, without reading them."""
-        return axes_of(self.id)
 
     @cached_property
     def evidence(self) -> tuple[Evidence, ...]:

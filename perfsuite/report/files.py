@@ -15,7 +15,7 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -47,16 +47,8 @@ _PROPERTY = {**_DATA, ":": "%3A", ",": "%2C"}
 
 Property = tuple[str, str | float]
 # What JUnit is told of a change.
-OF_CHANGE = {
-    "": "current",
-    "_unit": "unit",
-    "_baseline": "baseline",
-    "_change": "theta",
-    "_change_low": "low",
-    "_change_high": "high",
-    "_threshold": "threshold",
-    "_gate": "gate",
-}
+FIELDS = ("current", "unit", "baseline", "theta", "low", "high", "threshold", "gate")
+ENDS = ("", "_unit", "_baseline", "_change", "_change_low", "_change_high", "_threshold", "_gate")
 _CODE = re.compile(r"(`{1,2})(?!`)([^`]+)\1(?!`)")
 # A browser lays out what is in sight, so many rows at a time.
 CHUNK = 25
@@ -64,8 +56,7 @@ CHUNK = 25
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Inline:
+class Inline(NamedTuple):
     """A file of ours that stands in the page, with the hash that lets a browser use it."""
 
     text: Markup
@@ -208,7 +199,7 @@ def templates(escaped: Callable[[str], str] | None = None) -> Environment:
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Decided:
     """How one variant ended: a verdict's word, or its status where there is no verdict.
 
@@ -262,16 +253,8 @@ def verdict_json(run_view: RunView) -> str:
         fails=run_view.fails,
         counts=dict(sorted(run_view.counts.items())),
         variants=tuple(
-            Decided(
-                variant=one.id,
-                word=one.mark.word,
-                reason=one.reason,
-                why=one.explanation.text,
-                fails=one.fails,
-                verdict=one.verdict,
-                metrics=one.measured,
-            )
-            for one in run_view.variants
+            Decided(o.id, o.mark.word, o.reason, o.explanation.text, o.fails, o.verdict, o.measured)
+            for o in run_view.variants
         ),
         claims=run.claims,
         notes=run.notes,
@@ -403,10 +386,8 @@ def properties(result: Result | None, verdict: Verdict | None) -> list[Property]
             found += [("perf_excepted_reason", excepted.reason)]
             found += [("perf_excepted_issue", excepted.issue)] if excepted.issue else []
         for change in verdict.changes:
-            found += [
-                (f"perf_{change.metric}{suffix}", getattr(change, name))
-                for suffix, name in OF_CHANGE.items()
-            ]
+            values = (getattr(change, name) for name in FIELDS)
+            found += zip((f"perf_{change.metric}{end}" for end in ENDS), values, strict=True)
     elif result is not None and result.reason:
         found.append(("perf_reason", result.reason))
     return found
