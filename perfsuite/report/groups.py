@@ -96,7 +96,9 @@ class Group(NamedTuple):
     def size(self) -> str:
         """How much they changed: of one its change, of several the range and the median."""
         found = sorted(abs(one.telling.theta) for one in self.views if one.telling)
-        if not found or self.mark.tone not in {"budget", "slower", "faster"}:
+        # How far a budget is missed is no change.
+        told = {"environment", "slower", "faster"}
+        if not found or self.mark.word not in told:
             return ""
         low, middle, high = (
             view.percent(each, half_width=FINEST).removeprefix("+")

@@ -72,8 +72,8 @@ TONES = ("fail", "budget", "slower", "unclear", "other", "faster", "new", "same"
 # Every word, in this order within its tone; those of claims that are no verdict's are among them.
 _MARKS = (
     ("wrong", "✕", "fail", "the output differs from the reference"),
-    ("crashed", "✕", "fail", "the worker died"),
-    ("timed-out", "✕", "fail", "the worker had to be killed"),
+    ("crashed", "✕", "fail", "its process died"),
+    ("timed-out", "✕", "fail", "its process had to be killed"),
     ("error", "✕", "fail", "the case's own code failed"),
     ("broken", "✕", "fail", "the ratio asked for was not reached"),
     ("disturbed", "~", "unclear", "the device was disturbed too often to judge"),
