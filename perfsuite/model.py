@@ -1029,7 +1029,7 @@ class Word(StrEnum):
     UNCLEAR = "unclear", ("?", "unclear", "the evidence does not decide")
     INCOMPARABLE = "incomparable", ("≠", "other", "the baseline is of another kind")
     FASTER = "faster", ("▼", "faster", "faster by more than the threshold")
-    NEW = "new", ("+", "new", "nothing to compare with yet")
+    NEW = "new", ("◇", "new", "nothing to compare with yet")
     SAME_CODE = "same-code", ("=", "same", "the same code; its environment is not judged")
     SAME = "same", ("=", "same", "no change that matters")
 
@@ -1335,7 +1335,8 @@ class Run(Record, frozen=True, kw_only=True):
     ``canaries`` watch the machine: they are measured but no part of what was asked for, unless
     ``variants`` has them too. ``phases_s`` is the controller's own wall time. ``code`` is a digest
     of the code that ran, which a resumed run must share; ``sources`` say by pack where it came
-    from. ``boards`` are the part numbers of its units' boards, "" where none is known.
+    from. ``boards`` are the part numbers of its units' boards, "" where none is known. ``remote``
+    is the web address of the repository that ``commit`` is of, if there is one.
     ``shard`` is the share of a whole that it measured, ``parts`` are the shards that it was
     put together from.
     """
@@ -1353,6 +1354,7 @@ class Run(Record, frozen=True, kw_only=True):
     finished: str = ""
     wall_s: float = 0.0
     commit: str = ""
+    remote: str = ""
     code: str = ""
     sources: Mapping[str, Source] = {}
     boards: Mapping[str, str] = {}

@@ -392,11 +392,7 @@ def _code(ptx: str, registers: int) -> Code:
 
 def _past(told: Told) -> Series:
     key = SeriesKey(
-        sku="nvidia-h200",
-        variant=variant_of(told).id,
-        metric="time_us",
-        regime="paced",
-        unit="us",
+        sku="nvidia-h200", variant=variant_of(told).id, metric="time_us", regime="paced", unit="us"
     )
     rng = random.Random(5)  # noqa: S311 - made-up noise
     levels = [told.time_us / (1.0 if night >= SHIFT else 1 + told.theta) for night in range(NIGHTS)]
@@ -426,8 +422,5 @@ def _past(told: Told) -> Series:
     )
     has_shifted = told.word is Word.SLOWER
     return Series(
-        key=key,
-        points=tuple(points),
-        change_points=(change,) if has_shifted else (),
-        moves=(move,),
+        key=key, points=tuple(points), change_points=(change,) if has_shifted else (), moves=(move,)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import sys
 from dataclasses import replace
@@ -22,10 +23,12 @@ from perfsuite.run.expected import Basis
 from perfsuite.run.finish import Closing, close, short
 from perfsuite.run.run import Outcome
 
+ACCEPT, SELECT = "perfsuite baseline accept", "pytest --perf --perf-select"
+
 
 def outcome_of(folder: Path, *words: Word | Status) -> Outcome:
     story = tuple(told for told in STORY if told.word in words)
-    run, entries = run_of(story), baselines_of(story)
+    run, entries = structs.replace(run_of(story), claims=()), baselines_of(story)
     source = "baseline nvidia-h200"
     basis = Basis(
         expected={
@@ -43,12 +46,13 @@ def closed(outcome: Outcome, options: Config) -> Closing:
     ("words", "told"),
     [
         ([Word.SAME], []),
-        ([Word.SAME, Word.FASTER], ["next: to keep what is new or faster", "  perfsuite baseline"]),
-        ([Word.NEW], ["next: run again to compare", "  perfsuite baseline accept"]),
-        ([Word.SLOWER], ["next: repair what fails; only", "  perfsuite baseline accept"]),
+        ([Word.SAME, Word.FASTER], ["to keep what is new or faster", ACCEPT]),
+        ([Word.NEW], ["run again to compare", ACCEPT]),
+        ([Word.SLOWER], ["measure again", SELECT, "measure", SELECT, "only if the", ACCEPT]),
         ([Status.SKIPPED], []),
-        ([Status.DISTURBED], ["next: end other work", "  pytest --perf"]),
-        ([Status.DISTURBED, Word.SAME], ["next: end other work", "  pytest --perf"]),
+        ([Status.DISTURBED], ["end other work", "pytest --perf"]),
+        ([Status.DISTURBED, Word.SAME], ["end other work", "pytest --perf"]),
+        ([Status.WRONG, Word.FASTER], ["repair what fails", SELECT]),
     ],
 )
 def test_the_report_is_named_and_what_to_do_next(
@@ -58,19 +62,20 @@ def test_the_report_is_named_and_what_to_do_next(
     lines = closed(outcome, replace(OPTIONS, report=tmp_path)).lines
     assert lines[0].endswith(f"{outcome.run.id}/index.html")
     assert lines[1].startswith("run: ")
-    assert len(lines) == 2 + len(told)
+    page = html.unescape((tmp_path / outcome.run.id / "index.html").read_text("utf-8"))
     for line, start in zip(lines[2:], told, strict=True):
-        assert line.startswith(start)
+        assert line.startswith((f"next: {start}", f"  {start}"))
+        assert line.startswith("next") or f'class="copied">{line.strip()}</code></li>' in page
 
 
 def test_what_is_unclear_is_told_how_it_is_decided(tmp_path: Path) -> None:
     outcome = outcome_of(tmp_path, Word.UNCLEAR)
     lines = closed(outcome, replace(OPTIONS, report=tmp_path)).lines
-    assert f"  {outcome.run.command} --perf-against=REV" in lines
+    assert any(line.endswith(" --perf-against=REV") for line in lines)
     against = structs.replace(outcome.run, against=Revision(commit="abc", name="HEAD"))
     lines = closed(replace(outcome, run=against), replace(OPTIONS, report=tmp_path)).lines
     assert lines[-1] == f"  {outcome.run.command} --perf-processes=12"
-    assert not any("--perf-against" in line or "accept" in line for line in lines)
+    assert not any("REV" in line or "accept" in line for line in lines)
 
 
 def test_a_report_that_cannot_be_written_loses_nothing_else(tmp_path: Path) -> None:
@@ -81,7 +86,7 @@ def test_a_report_that_cannot_be_written_loses_nothing_else(tmp_path: Path) -> N
     assert note.startswith("verdict.json not written, ")
     assert "index.html not written: cannot write the report" in note
     assert f"perfsuite report {outcome.run.id}" in note
-    assert any(line.startswith("next: repair what fails") for line in closing.lines)
+    assert any(line.startswith("next: measure again") for line in closing.lines)
     assert not outcome.steps.tracebacks
 
 

@@ -201,7 +201,7 @@ def test_a_run_counts_what_it_traces_and_says_what_was_counted_otherwise(
     monkeypatch.setenv("FACTOR", "2")
     now = whole(tmp_path)
     run_view = read_run(now.run, baselines=entries_in(now.run))
-    assert "sectors read 4.19\u202fM \u2192 8.39\u202fM, " in run_view.variants[0].explained
+    assert "sectors read 4.19\u202fM \u2192 8.39\u202fM, " in run_view.variants[0].explanation.text
 
 
 Counts = Callable[[float], str]

@@ -12,15 +12,7 @@ from store_data import planned, variant
 from test_runner import Log, request, slow_down, watched
 
 from perfsuite.boundary import StoreError
-from perfsuite.model import (
-    Change,
-    ClaimInstance,
-    ClaimVerdict,
-    ClaimWord,
-    Revision,
-    Verdict,
-    Word,
-)
+from perfsuite.model import Change, ClaimInstance, ClaimVerdict, ClaimWord, Revision, Verdict, Word
 from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.report.data import read
 from perfsuite.report.files import properties, write_report
@@ -122,11 +114,7 @@ def test_a_rule_selects_by_conditions_or_glob(tmp_path: Path) -> None:
         ("version = 1\n", "exceptions.toml", "unknown field `version`"),
         ("a = '\udcff'", "exceptions.toml", "not valid TOML"),
         (f"a = {'9' * 5000}", "exceptions.toml", "not valid TOML"),
-        (
-            f"[[waiver]]\nselect = {'[' * 200}{']' * 200}",
-            "exceptions.toml",
-            "Expected `str`",
-        ),
+        (f"[[waiver]]\nselect = {'[' * 200}{']' * 200}", "exceptions.toml", "Expected `str`"),
         (f"a = {'[' * 50_000}", "exceptions.toml", "not valid TOML"),
     ],
 )

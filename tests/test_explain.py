@@ -86,7 +86,7 @@ BEFORE = {"driver": "575", "torch": "2.11", "new": "x"}
         # A change finer than a trace is not pinned on a kernel.
         (change(100.0, 100.4), side(SCALE, artefact="a"),
          side(replace(SCALE, duration_us=100.3), artefact="a"),
-         f"{LETTER}; no kernel changed by as much as a trace can tell"),
+         f"{LETTER}; no kernel changed by more than a trace can resolve"),
         (None, SideView(), side(SCALE), ""),
         (change(100.0, 130.0), SideView(), SideView(), ""),
     ],
@@ -170,7 +170,7 @@ def test_what_is_unclear_is_told_by_its_doubts(run_view: RunView) -> None:
         for one in run_view.variants
         if one.variant.id.startswith("memory.h2d[mb=256,pinned=false")
     )
-    assert "a change would be found" in unclear.cause
+    assert "or more would be found" in unclear.cause
     assert "copy_rows" not in unclear.cause
 
 

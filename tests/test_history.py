@@ -48,20 +48,10 @@ from perfsuite.history.store import (
     shifts,
     url_of,
 )
-from perfsuite.model import (
-    Change,
-    Result,
-    Run,
-    Side,
-    Sku,
-    Stage,
-    Status,
-    Verdict,
-    Word,
-)
+from perfsuite.model import Change, Result, Run, Side, Sku, Stage, Status, Verdict, Word
 from perfsuite.report.data import read
-from perfsuite.report.files import render_page
-from perfsuite.report.view import PLAIN
+from perfsuite.report.files import render_page, write_report
+from perfsuite.report.view import PLAIN, slug
 from perfsuite.run.accept import accept
 from perfsuite.store.runs import RunFile
 
@@ -527,6 +517,7 @@ def test_half_a_character_and_a_time_that_no_zone_has_are_no_error(
 
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&{{ 7 * 7 }}"
+FORGE = "https://gitlab.example/a/b"
 FOUND = ChangePoint(
     run="r3",
     started="2026-11-04T02:00:00+00:00",
@@ -625,19 +616,23 @@ def test_the_page_of_trends_is_read_without_scripts_and_loads_nothing(tmp_path: 
     page = write_trends(SKU, [*rows, *cycles], tmp_path).read_text("utf-8")
     names = re.findall(r'class="id">([^<]+)<', page)
     assert names == ["late", "quiet", "a.b[n=1]", "quiet", "gone"]  # one with its cycles
-    row = page.split("<details>")[2].partition("</details>")[0]
+    row = page.split("<details")[2].partition("</details>")[0]
     told = ("+3.00", "since 2026-11-04", "aaa..bbb", "1 run left out", "<polyline", "worse")
     assert not [each for each in told if each not in row]
     assert '<b class="better">' in page
     tags = Tags(page)
     assert not tags.attributes("src") + tags.attributes("href")
+    assert len(set(tags.attributes("id"))) == len(tags.attributes("id"))
     assert "://" not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
     policy = next(one for one in tags.attributes("content") if "default-src 'none'" in one)
     assert (policy.count("sha256-"), "unsafe" in policy) == (5, False)
     (tmp_path / "r3").mkdir()
     (tmp_path / "r3" / "index.html").touch()
-    linked = Tags(write_trends(SKU, rows, tmp_path).read_text("utf-8"))
-    assert linked.attributes("href") == ["r3/index.html"]  # r4 has no report there
+    shas = replace(FOUND, commit_before="a" * 40, commit="b" * 40)
+    linked = Tags(write_trends(SKU, [*rows, series(shas)], tmp_path, FORGE).read_text("utf-8"))
+    between = f"{FORGE}/-/compare/{'a' * 40}...{'b' * 40}"
+    found = [*dict.fromkeys(linked.attributes("href"))]
+    assert found == ["r3/index.html#v-a-b-n-1", between]  # r4 has no report there
     assert "No series yet" in write_trends("x", [], tmp_path).read_text("utf-8")
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="cannot write the trends"):
@@ -650,7 +645,7 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     names = (HOSTILE, "x" * 300, "../../etc")
     points = tuple(replace(POINTS[0], run=name, commit=HOSTILE) for name in names)
     odd = replace(odd, points=points)
-    page = write_trends(SKU, [odd], tmp_path).read_text("utf-8")
+    page = write_trends(SKU, [odd], tmp_path, HOSTILE).read_text("utf-8")
     tags = Tags(page)
     assert "img" not in {tag for tag, _ in tags.found}
     assert not tags.attributes("onerror")
@@ -659,7 +654,7 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     assert {run for run, *_ in json.loads(text)["runs"]} == {*names}
 
 
-def test_a_report_tells_of_a_variant_s_past_and_keeps_hostile_text_out() -> None:
+def test_a_report_tells_of_a_variant_s_past_and_keeps_hostile_text_out(tmp_path: Path) -> None:
     variant = report_data.variant_of(report_data.STORY[0]).id
 
     def page_with(past: Series) -> str:
@@ -673,6 +668,10 @@ def test_a_report_tells_of_a_variant_s_past_and_keeps_hostile_text_out() -> None
     assert "by me: new driver" in accepted
     assert "level shifted by" in shifted
     assert "aaa..bbb" in shifted
+    run_view = read(report_data.run_of(), baselines={}, history={variant: series(FOUND)})
+    (tmp_path / "trends-nvidia-h200.html").touch()
+    page = write_report(run_view, tmp_path, "index.html").read_text("utf-8")
+    assert f'href="../trends-nvidia-h200.html#t-{slug(variant)}"' in page
     nothing = page_with(series(replace(FOUND, before=0.0, after=8.0), unit="count"))
     assert "level shifted by 0\u202fcount to 8\u202fcount" in nothing
     assert "<h3>History" not in page_with(replace(series(), points=POINTS[:1]))

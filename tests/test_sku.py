@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from perfsuite.boundary import DeviceError
 from perfsuite.model import DeviceFacts, Pack
-from perfsuite.store.git import code_digest, commit_of
+from perfsuite.store.git import code_digest, commit_of, remote_of
 from perfsuite.store.sku import blocked_by, fingerprint_differs, sku_of
 
 H200 = DeviceFacts(
@@ -101,6 +101,23 @@ def test_an_edit_of_code_changes_the_digest_committed_or_not(project: Path) -> N
         (project / name).parent.mkdir(exist_ok=True)
         (project / name).write_text("new")
     assert code_digest(project, ()) == found[-1], "no code, or ignored"
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("git@github.com:own/na.me.git", "https://github.com/own/na.me"),
+        ("ssh://git@host.org:2222/a/b/c.git", "https://host.org/a/b/c"),
+        ("https://me:secret@host.org:8443/own/name/", "https://host.org:8443/own/name"),
+        *((each, "") for each in ("/srv/x.git", "http://x.org/a/b", "git@alias:a/b", "")),
+        *((f"https://x.org/{each}", "") for each in ("a", "a/b?c", "a/<b>", "../a/b", "a/b\nc")),
+    ],
+)
+def test_a_remote_is_a_web_address_without_credentials(project: Path, url: str, told: str) -> None:
+    git(project, "config", "remote.origin.url", url)
+    assert remote_of(project, project / "src") == told
+    git(project, "init", "src")
+    assert remote_of(project, project / "src") == "", "the code is of another repository"
 
 
 def test_packs_count_wherever_they_lie(project: Path) -> None:

@@ -65,7 +65,7 @@ def words(project: pytest.Pytester) -> list[str]:
 BROKEN = {
     "perfsuite.report.files.environment": "index.html not written",
     "perfsuite.history.store.History.add": "history not stored",
-    "perfsuite.report.terminal.first_line": "no summary",
+    "perfsuite.report.terminal._table": "no summary",
     "perfsuite.report.files.suite_properties": "JUnit's suite lacks its properties",
     "perfsuite.store.runs.end_lines": "the run's file has no verdicts",
     "perfsuite.explain.trace.Tracing._needed": "kernels not traced",

@@ -41,7 +41,7 @@ def fake(tmp_path_factory: pytest.TempPathFactory) -> Told:
     assert [len(outcome.run.traces) for outcome in (before, again)] == [8, 0]
     outcome = measured("list(KINDS)", planted="1")
     run_view = read(outcome.run, baselines=entries_in(outcome.run), previous=outcome.basis.previous)
-    why = {str(one.variant.axes["kind"]): one.explained for one in run_view.variants}
+    why = {str(one.variant.axes["kind"]): one.explanation.text for one in run_view.variants}
     plain = {kind: text.translate(PLAIN) for kind, text in why.items() if text}
     return outcome, plain, render_page(run_view)
 
@@ -61,7 +61,7 @@ def fake(tmp_path_factory: pytest.TempPathFactory) -> Told:
             "instead of cutlass_80_tensorop_s16816gemm_f16_128x128_64x3<float, 4>, 130 us instead",
         ),
         ("machine", "scale_rows takes 110 us", "by the same code to the letter"),
-        ("gaps", "+20.0 us are in no kernel (100 % of the change): gaps", "what launching takes"),
+        ("gaps", "+20.0 us (100 % of the change) are outside kernels: gaps", "and launching"),
         ("hostile", "", "…"),
     ],
 )

@@ -71,7 +71,7 @@ def link_of(work: Work, peaks: Peaks) -> str:
     return own if own in peaks.links else work.link
 
 
-def _limits_us(work: Work, peaks: Peaks) -> tuple[float, float, float]:
+def limits_us(work: Work, peaks: Peaks) -> tuple[float, float, float]:
     """Return the least time of a launch's operations, bytes and starts; 0 of what is not known."""
     operations = peaks.operations.get(work.rate_dtype or "fp32")
     link, start = peaks.links.get(link_of(work, peaks)), peaks.starts.get(work.start)
@@ -84,13 +84,13 @@ def _limits_us(work: Work, peaks: Peaks) -> tuple[float, float, float]:
 
 def is_held_by_starts(work: Work, peaks: Peaks) -> bool:
     """Say whether starting its kernels takes longer than what they move and compute."""
-    *others, starts = _limits_us(work, peaks)
+    *others, starts = limits_us(work, peaks)
     return starts > max(others)
 
 
 def efficiency(work: Work, peaks: Peaks, time_us: float) -> float | None:
     """Return the least time / time, the share of the ceiling; None where that is not known."""
-    least = max(_limits_us(work, peaks))
+    least = max(limits_us(work, peaks))
     return least / time_us if least and not peaks.is_generic else None
 
 
@@ -101,7 +101,7 @@ def work_class(work: Work | None, peaks: Peaks, time_us: float | None = None) ->
     """
     if work is None:
         return UNKNOWN
-    compute, memory, _ = _limits_us(work, peaks)
+    compute, memory, _ = limits_us(work, peaks)
     if work.link in OFF_CHIP and work.bytes:
         return HOST_COPY if time_us and memory < WIRED * time_us else TRANSFER
     bound = max(compute, memory)

@@ -294,7 +294,9 @@ def _facts(explanation: Explanation) -> Iterator[Fact]:
             yield from _launch_facts(each)
             yield from _code_facts(each.code)
         else:
-            yield "kernel", _name(each.before) or "none", _name(each.now) or "none"
+            old, new = _name(each.before), _name(each.now)
+            what = "kernel" if old and new else "one more kernel" if new else "one kernel less,"
+            yield what, old if new else "", new or old
     yield from () if explanation.is_clock else explanation.environment
 
 
@@ -317,7 +319,7 @@ def _parts(explanation: Explanation) -> Iterator[str]:
         elif explanation.same_artefact is False:
             yield "the code compiled here is another than before"
         if explanation.is_fine:
-            yield "no kernel changed by as much as a trace can tell"
+            yield "no kernel changed by more than a trace can resolve"
     if explanation.environment and not is_clock:
         named = [_fact_words(fact) for fact in explanation.environment]
         yield f"what else differs: {_cut(named, MOST_DIFFERENCES)}"
@@ -377,14 +379,13 @@ def _between(explanation: Explanation) -> str:
     rest, share = signed(rest_us), view.share(rest_us / change_us)
     if recompiled := explanation.recompiled:
         return (
-            f"{_cause(recompiled[0])}; {rest} ({share}) show only where launches follow each "
-            "other: they are traced one by one"
+            f"{_cause(recompiled[0])}; the other {rest} ({share}) are not in the trace, "
+            "which runs launches one by one"
         )
     if rest_us / change_us > MOST_SHARE:
         kernels = signed(change_us - rest_us)
         return f"traced, its kernels moved by {kernels}, which does not explain {signed(change_us)}"
-    how = "gaps between kernels and what launching takes"
-    return f"{rest} are in no kernel ({share} of the change): {how}"
+    return f"{rest} ({share} of the change) are outside kernels: gaps between them, and launching"
 
 
 def _counted(each: KernelChange) -> list[str]:

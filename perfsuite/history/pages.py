@@ -26,6 +26,7 @@ from perfsuite.run.project import find_project, say, say_table, stored_run, with
 from perfsuite.run.run import why
 from perfsuite.store.codec import encode
 from perfsuite.store.files import refusing, replace_file
+from perfsuite.store.git import remote_of
 
 if TYPE_CHECKING:
     from perfsuite.history.store import ChangePoint, History, Point, Series
@@ -193,7 +194,8 @@ def trends(
     folder: Annotated[Path, typer.Option(metavar="DIR", help="Where to write")] = Path("reports"),
 ) -> None:
     """Write a page per SKU: all its series, those first whose level shifted last."""
-    with open_history(find_project().root) as store:
+    root = find_project().root
+    with open_history(root) as store:
         known = store.skus()
         if sku and sku not in known:
             raise UsageError(
@@ -203,7 +205,7 @@ def trends(
             )
         for each in [sku] if sku else known:
             found = store.trends(each, last=last, metrics=metric or ())
-            say(f"wrote {write_trends(each, found, folder)}")
+            say(f"wrote {write_trends(each, found, folder, remote_of(root))}")
         say_notes(store)
 
 
@@ -257,22 +259,22 @@ def _say_series(series: Series, last: int) -> None:
     say_table("", columns, rows)
     if series.change_points is None:
         say("change points are not looked for: ruptures is not installed")
-    for when, what in _events(series, shown):
+    for when, what, _ in _events(series, shown):
         say(f"{view.moment(when)}: {what}")
 
 
-def _events(series: Series, shown: Sequence[Point]) -> list[tuple[str, str]]:
-    """Say when a level shifted, and what was accepted, the newest first."""
-    found = [
-        (each.started, f"level shifted by {shift(each, series.key.unit)}; {commits(each)}")
-        for each in series.change_points or ()
-    ]
+def _events(series: Series, shown: Sequence[Point]) -> list[tuple[str, str, tuple[str, ...]]]:
+    """Say when a level shifted and between which commits, and what was accepted, newest first."""
+    found: list[tuple[str, str, tuple[str, ...]]] = []
+    for each in series.change_points or ():
+        told = f"level shifted by {shift(each, series.key.unit)}; {commits(each)}"
+        found.append((each.started, told, each.between))
     # The acceptances since the first point, and the one that held then.
     earlier = [move for move in series.moves if move.accepted < shown[0].started]
     for move in (*earlier[-1:], *series.moves[len(earlier) :]):
         level = view.amount(move.center, series.key.unit)
         told = f"baseline accepted at {level} by {move.by}: {move.reason}"
-        found.append((move.accepted, told))
+        found.append((move.accepted, told, ()))
     return sorted(found, reverse=True)
 
 
@@ -295,7 +297,7 @@ def commits(moved: ChangePoint) -> str:
     return f"{before}..{after}" if before != after else f"{after}, as before"
 
 
-def write_trends(sku: str, found: Sequence[Series], folder: Path) -> Path:
+def write_trends(sku: str, found: Sequence[Series], folder: Path, remote: str = "") -> Path:
     """Write a SKU's page into a folder; raises StoreError where that cannot be written."""
     runs = sorted({(p.started, p.run, p.commit) for each in found for p in each.points})
     places = {run: place for place, (_, run, _) in enumerate(runs)}
@@ -314,6 +316,7 @@ def write_trends(sku: str, found: Sequence[Series], folder: Path) -> Path:
         .get_template("trends.html.j2")
         .render(
             sku=sku,
+            remote=remote,
             runs=runs,
             shift=shift,
             commits=commits,
@@ -331,7 +334,7 @@ def write_trends(sku: str, found: Sequence[Series], folder: Path) -> Path:
             scripts=[files.inline(name) for name in scripts],
         )
     )
-    path = folder / f"trends-{view.slug(sku)}.html"
+    path = folder / files.trends_of(sku)
     with refusing("cannot write the trends", path, remedy="make the folder writable"):
         return replace_file(path, page.encode("utf-8", "replace"))
 
@@ -349,14 +352,15 @@ def past_of(variant_view: VariantView) -> Markup:
         return Markup()
     shown = [point for point in series.points if point.center is not None]
     chart = _chart(series.key.metric, series, {each.run: at for at, each in enumerate(shown)}) | {
-        "labels": [(each.run, each.started, view.commit(each.commit)) for each in shown],
+        "labels": [(e.run, view.moment(e.started), view.commit(e.commit)) for e in shown],
         "levels": [
             (sum(each.started < move.accepted for each in shown), move.center)
             for move in series.moves
         ],
     }
     page = files.environment().get_template("past.html.j2")
-    text = page.render(series=series, shown=shown, events=_events(series, shown), chart=chart)
+    events, remote = _events(series, shown), variant_view.run.remote
+    text = page.render(series=series, shown=shown, events=events, chart=chart, remote=remote)
     return Markup(text)  # noqa: S704 - the template escapes
 
 
@@ -367,7 +371,7 @@ def _chart(name: str, series: Series, places: Mapping[str, int]) -> dict[str, An
         "name": name,
         "unit": series.key.unit,
         "runs": [places[point.run] for point in shown],
-        "centers": [point.center for point in shown],
+        "centers": [point.center and float(f"{point.center:.6g}") for point in shown],
         "not": {at: point.why_not for at, point in enumerate(shown) if point.why_not},
         "changes": [change.run for change in series.change_points or ()],
     }

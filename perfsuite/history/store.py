@@ -106,6 +106,11 @@ class ChangePoint(Record, frozen=True, kw_only=True):
     is_other_unit: bool = False
 
     @property
+    def between(self) -> tuple[str, ...]:
+        """The commits between which it shifted; one, if both are the same."""
+        return tuple(dict.fromkeys((self.commit_before, self.commit)))
+
+    @property
     def change(self) -> float:
         """The relative change of the metric's own value; infinite from nothing."""
         return self.after / self.before - 1 if self.before else math.inf

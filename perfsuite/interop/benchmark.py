@@ -99,7 +99,7 @@ def _benchmark(variant_view: VariantView, run: Run) -> dict[str, Any]:
         "name": variant.id,
         "fullname": variant.id,
         "params": dict(variant.axes),
-        "param": ",".join(variant_view.axes),
+        "param": variant.id.partition("[")[2].removesuffix("]"),
         "extra_info": {
             "sku": run.sku.slug,
             "verdict": verdict.word.value if verdict else "",

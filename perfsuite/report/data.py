@@ -56,9 +56,9 @@ KEPT = {"--perf-packs", "--perf-device", "--perf-processes"}
 KEPT_SETTINGS = {"perf_seed", "perf_repo", "perf_against_build"}
 
 TIME, CYCLES = CLOCKS
-# A browser has to hold the whole page: above so many variants, quiet ones are a row alone, and so
-# are all after the first half as many.
-FULL_DETAIL = 100
+# A browser has to hold the whole page: above so many variants quiet ones are a row alone, and only
+# so many others have a section, fewer of those of a case that ended alike.
+FULL_DETAIL, MOST_SECTIONS, MOST_ALIKE = 100, 30, 10
 # Below this what others take of a device is workers' own ends and starts, as in judge.verdict.
 NOTABLE_LOAD_PERCENT = 10
 # A headline has room for so much of a cause.
@@ -164,11 +164,6 @@ class Place(NamedTuple):
     ceiling: Rate | None
 
     @property
-    def has_plot(self) -> bool:
-        """Say whether one axis, bytes alone, or both tell of it."""
-        return not self.dtype or self.intensity is not None
-
-    @property
     def said(self) -> str:
         """The rate, and the share of the ceiling where that is known."""
         rate = self.shown(self.rate)
@@ -229,11 +224,6 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
         asked = self.verdict if self.run.against else None
         reasons = asked.reasons if asked and not asked.excepted else ()
         return next((each for each in reasons if each.kind == "unmeasured"), None)
-
-    @property
-    def axes(self) -> list[str]:
-        """The axes of the id as they stand there, without reading them."""
-        return axes_of(self.id)
 
     @cached_property
     def evidence(self) -> tuple[Evidence, ...]:
@@ -339,11 +329,6 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
             found.append(self.shown.now)
         return f"{found[0]} {', '.join(found[1:])}".strip()
 
-    @property
-    def interval(self) -> str:
-        """The interval of the change of time."""
-        return view.interval(self.change.low, self.change.high) if self.change else ""
-
     @cached_property
     def rates(self) -> list[Measured]:
         """The rates of a launch's work, that of what limits it first."""
@@ -378,22 +363,28 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
 
     @property
     def processes(self) -> list[Process]:
-        """Those that counted, those that only screened, and what they are compared with."""
-        screen, confirm = self.result(Stage.SCREEN), self.result(Stage.CONFIRM)
-        screen = screen if confirm and not self.is_paired else None
-        stages = {"now": self.last, "screen": screen, "before": self.before}
+        """Those that counted, those of the first pass, and what they are compared with."""
+        first, confirm = self.result(Stage.SCREEN), self.result(Stage.CONFIRM)
+        first = first if confirm and not self.is_paired else None
+        names = {"now": "now", "screen": "first pass", "before": "baseline"}
         found = []
-        for tone, result in stages.items():
+        for (tone, told), result in zip(
+            names.items(), (self.last, first, self.before), strict=True
+        ):
             for index, one in enumerate(result.evidence if result else (), start=1):
-                unit = f" · {view.unit(one.unit)}" if one.unit else ""
                 if (centre := middle(one, TIME)) is not None:
-                    found.append(Process(f"{tone} {index}{unit}", tone, one, [centre]))
+                    label = f"{told} {index}{self.on(one.unit)}"
+                    found.append(Process(label, tone, one, [centre]))
         if found and not any(one.tone == "before" for one in found):
             metric = self.entry.metrics.get(TIME) if self.entry else None
             for unit, values in metric.values.items() if metric else ():
-                label = f"baseline · {view.unit(unit)}"
+                label = f"baseline{self.on(unit)}"
                 found += [Process(label, "before", None, values)] if values else []
         return found
+
+    def on(self, unit: str) -> str:
+        """Return the short name of one device, where there is one."""
+        return f" · {'device' if self.run.facts.is_host else 'GPU'} {unit[:4]}" if unit else ""
 
     @property
     def command(self) -> str:
@@ -413,7 +404,7 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
     def base(self) -> tuple[str, str]:
         """The commit whose code it is held against, and the day of its run if that is another."""
         day = view.day(self.entry.run) if self.entry and not self.expected.in_turns else ""
-        return view.commit(self.expected.commit), day
+        return self.expected.commit, day
 
     @cached_property
     def place(self) -> Place | None:
@@ -424,13 +415,9 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
         if work is None or not now or not amount or roofline.is_held_by_starts(work, peaks):
             return None
         link, dtype = roofline.link_of(work, peaks), work.rate_dtype or "fp32"
-        wire, operations = peaks.links.get(link), peaks.operations.get(dtype)
-        limit, ceiling = (dtype, operations) if work.flops else (link, wire)
-        is_slower = operations is None or (
-            wire is not None and wire.value * work.flops < operations.value * work.bytes
-        )
-        if wire and work.bytes and is_slower:
-            limit, ceiling = link, wire
+        compute_us, memory_us, _ = roofline.limits_us(work, peaks)
+        is_wire = memory_us > compute_us or not work.flops
+        limit, ceiling = (link, peaks.links) if is_wire else (dtype, peaks.operations)
         has_moved = self.verdict and self.verdict.word.asks_why and self.change
         before = self.baseline() if has_moved else None
         return Place(
@@ -441,7 +428,7 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
             before=1e6 * amount / before if before else None,
             share=self.share,
             limit=limit,
-            ceiling=None if peaks.is_generic else ceiling,
+            ceiling=None if peaks.is_generic else ceiling.get(limit),
         )
 
     @property
@@ -466,11 +453,6 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
         return explained_by(self.change, *self.sides) if self.sides else Explained()
 
     @property
-    def explained(self) -> str:
-        """What a change is made of in one sentence; nothing where that is not known."""
-        return self.explanation.text
-
-    @property
     def because(self) -> str:
         """The reasons of its word, without what the change beside them says."""
         reasons = self.verdict.reasons if self.verdict else ()
@@ -489,12 +471,12 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
                 told.append(self.reason)
             else:
                 told += [view.sentence(each) for each in reasons if each.kind in DOUBTS]
-                told.append(
-                    f"from {view.share(self.telling.detectable)} on a change would be found"
-                )
+                found = {"share": self.telling.detectable}
+                told.append(view.sentence(Reason("detectable", found)))
         else:
             # What stands last is cut off first.
-            told = [self.explained, self.because if reasons or not self.explained else ""]
+            explained = self.explanation.text
+            told = [explained, self.because if reasons or not explained else ""]
             told = told[::-1] if self.mark.tone == "budget" else told
         why = "; ".join(filter(None, told))
         excepted = self.verdict.excepted if self.verdict else None
@@ -597,7 +579,8 @@ class RunView:
     """A run read for reporting: its variants in the order of how much they need a reader.
 
     ``source`` says in words what it was compared with; ``previous`` is the run that this comes
-    from, if it is at hand. ``peaks`` are what the SKU reaches, ``sections`` what packs have to say.
+    from, if it is at hand. ``peaks`` are what the SKU reaches, ``sections`` what packs have to say,
+    ``trends`` is where the page of trends lies, if it is there.
     """
 
     run: Run
@@ -606,6 +589,7 @@ class RunView:
     variants: tuple[VariantView, ...]
     peaks: Peaks
     sections: tuple[Section, ...] = ()
+    trends: str = ""
 
     @cached_property
     def ran(self) -> tuple[VariantView, ...]:
@@ -622,7 +606,10 @@ class RunView:
         """The variants that the page tells all of."""
         if not self.is_lean:
             return list(self.ran)
-        return [one for one in self.ran[: FULL_DETAIL // 2] if not one.mark.is_quiet]
+        loud = [one for one in self.ran if not one.mark.is_quiet]
+        kinds = grouped(loud, lambda one: (one.mark, one.variant.pack, one.variant.case.name))
+        few = {one.id for kind in kinds.values() for one in kind[:MOST_ALIKE]}
+        return [one for one in loud if one.id in few][:MOST_SECTIONS]
 
     @cached_property
     def counts(self) -> Counter[str]:
@@ -730,6 +717,15 @@ class RunView:
         if is_unclear or self.gaps or not self.run.finished:
             return "unclear"
         return "faster" if self.ran else "other"
+
+    @cached_property
+    def bases(self) -> list[tuple[str, str]]:
+        """The commits that most is held against and the days of their runs, that of most first."""
+        found = Counter(one.base for one in self.ran if one.entry)
+        earlier = self.previous.commit if self.previous else ""
+        if 2 * found.total() < len(self.ran) or not found:
+            return [(earlier, "")] if earlier else []
+        return [(commit or earlier, day) for (commit, day), _ in found.most_common()]
 
     @property
     def environment(self) -> tuple[list[Fact], list[Fact]]:

@@ -10,12 +10,12 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -25,7 +25,7 @@ from perfsuite.hooks import added
 from perfsuite.model import ClaimVerdict, Result, Section, Verdict
 from perfsuite.report import data, view
 from perfsuite.report.data import MOST_WHY, Measured, RunView, VariantView
-from perfsuite.report.groups import Group, groups_of
+from perfsuite.report.groups import Group, advice, groups_of
 from perfsuite.report.view import Mark
 from perfsuite.store.codec import encode, schema_of
 from perfsuite.store.files import inside, opened, refusing, replace_file
@@ -47,16 +47,8 @@ _PROPERTY = {**_DATA, ":": "%3A", ",": "%2C"}
 
 Property = tuple[str, str | float]
 # What JUnit is told of a change.
-OF_CHANGE = {
-    "": "current",
-    "_unit": "unit",
-    "_baseline": "baseline",
-    "_change": "theta",
-    "_change_low": "low",
-    "_change_high": "high",
-    "_threshold": "threshold",
-    "_gate": "gate",
-}
+FIELDS = ("current", "unit", "baseline", "theta", "low", "high", "threshold", "gate")
+ENDS = ("", "_unit", "_baseline", "_change", "_change_low", "_change_high", "_threshold", "_gate")
 _CODE = re.compile(r"(`{1,2})(?!`)([^`]+)\1(?!`)")
 # A browser lays out what is in sight, so many rows at a time.
 CHUNK = 25
@@ -64,8 +56,7 @@ CHUNK = 25
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Inline:
+class Inline(NamedTuple):
     """A file of ours that stands in the page, with the hash that lets a browser use it."""
 
     text: Markup
@@ -87,24 +78,27 @@ def render_page(run_view: RunView) -> str:
     for name, rates in (("links", peaks.links), ("operations", peaks.operations)):
         known = {} if peaks.is_generic else rates
         drawn[name] = {each: (rate.value, rate.measured) for each, rate in known.items()}
-    groups = [group for group in groups_of(run_view) if not group.mark.is_quiet]
-    run = run_view.run
-    return _page("page.html.j2", run_view=run_view, run=run, groups=groups, charts=drawn)
+    return _page(
+        "page.html.j2",
+        run_view=run_view,
+        run=run_view.run,
+        groups=[group for group in groups_of(run_view) if not group.mark.is_quiet],
+        steps=[*advice(run_view)],
+        charts=drawn,
+    )
 
 
 def _processes(one: VariantView) -> Iterator[tuple[Any, ...]]:
     """Yield the processes of a variant with their blocks as they were measured, for the script."""
     for each in one.processes:
-        blocks = [
-            (
-                _fine(block.time_us),
-                block.start_s,
-                _fine(block.cycles) if each.tone == "now" else (),
-                block.health and (block.health.power_w, block.health.temperature_c),
-            )
-            for block in (each.evidence.blocks if each.evidence else ())
-            if block.time_us
-        ]
+        blocks = []
+        for block in each.evidence.blocks if each.evidence else ():
+            # Cycles per microsecond are megahertz, of exactly the window that was timed.
+            pairs = zip(block.cycles, block.time_us, strict=False) if each.tone == "now" else ()
+            clocks = _fine(cycles / (time or math.inf) for cycles, time in pairs)
+            health = block.health and (block.health.power_w, block.health.temperature_c)
+            if block.time_us:
+                blocks.append((_fine(block.time_us), block.start_s, clocks, health))
         slot = each.evidence.slot if each.evidence else 0
         yield each.label, each.tone, slot, blocks, _fine(each.middles)
 
@@ -180,12 +174,19 @@ def environment() -> Environment:
         "sortable": _sortable,
         "log": lambda value, base: math.log(value / base),
     }
+    found.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     found.globals["CHUNK"] = CHUNK
     return found
 
 
-def templates(finalize: Callable[[object], object] | None = None) -> Environment:
-    """Return our templates, which escape what they are given."""
+def templates(escaped: Callable[[str], str] | None = None) -> Environment:
+    """Return our templates, which escape what they are given: as HTML, or so."""
+
+    def finalize(value: object) -> object:
+        if escaped is None or isinstance(value, Markup):
+            return value
+        return Markup(escaped(str(value)))  # noqa: S704
+
     found = Environment(
         loader=PackageLoader("perfsuite.report"),
         autoescape=True,
@@ -198,7 +199,7 @@ def templates(finalize: Callable[[object], object] | None = None) -> Environment
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Decided:
     """How one variant ended: a verdict's word, or its status where there is no verdict.
 
@@ -252,16 +253,8 @@ def verdict_json(run_view: RunView) -> str:
         fails=run_view.fails,
         counts=dict(sorted(run_view.counts.items())),
         variants=tuple(
-            Decided(
-                variant=one.id,
-                word=one.mark.word,
-                reason=one.reason,
-                why=one.explained,
-                fails=one.fails,
-                verdict=one.verdict,
-                metrics=one.measured,
-            )
-            for one in run_view.variants
+            Decided(o.id, o.mark.word, o.reason, o.explanation.text, o.fails, o.verdict, o.measured)
+            for o in run_view.variants
         ),
         claims=run.claims,
         notes=run.notes,
@@ -323,11 +316,7 @@ def _found(claim: ClaimVerdict) -> str:
 @cache
 def markdown_templates() -> Environment:
     """Return our templates of Markdown, which escape what they are given."""
-
-    def escaped(value: object) -> Markup:
-        return value if isinstance(value, Markup) else Markup(in_markdown(str(value)))  # noqa: S704
-
-    found = templates(escaped)
+    found = templates(in_markdown)
     found.filters["short"] = lambda text: text if len(text) <= MOST_WHY else f"{text[:MOST_WHY]} …"
     found.globals["MOST_ROWS"] = MOST_ROWS
     return found
@@ -362,13 +351,20 @@ def files() -> Mapping[str, Callable[[RunView], str]]:
     return {**added("perf_files"), **FILES}
 
 
+def trends_of(sku: str) -> str:
+    """Return the name of the page of a SKU's trends, which stands beside the reports' folders."""
+    return f"trends-{view.slug(sku)}.html"
+
+
 def write_report(run_view: RunView, folder: Path, *names: str) -> Path:
     """Write ``folder/<run id>/`` with the page, Markdown and JSON, or these files; return the last.
 
     Raises StoreError where the folder cannot be written.
     """
     remedy = f"make the folder writable, then: perfsuite report {run_view.run.id}"
-    every = files()
+    every, trends = files(), trends_of(run_view.run.sku.slug)
+    if (folder / trends).is_file():
+        run_view = replace(run_view, trends=f"../{trends}")
     for name in names or every:
         text = every[name](run_view).encode("utf-8", "replace")
         with refusing("cannot write the report", folder / run_view.run.id, remedy=remedy):
@@ -390,10 +386,8 @@ def properties(result: Result | None, verdict: Verdict | None) -> list[Property]
             found += [("perf_excepted_reason", excepted.reason)]
             found += [("perf_excepted_issue", excepted.issue)] if excepted.issue else []
         for change in verdict.changes:
-            found += [
-                (f"perf_{change.metric}{suffix}", getattr(change, name))
-                for suffix, name in OF_CHANGE.items()
-            ]
+            values = (getattr(change, name) for name in FIELDS)
+            found += zip((f"perf_{change.metric}{end}" for end in ENDS), values, strict=True)
     elif result is not None and result.reason:
         found.append(("perf_reason", result.reason))
     return found

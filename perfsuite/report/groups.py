@@ -96,7 +96,9 @@ class Group(NamedTuple):
     def size(self) -> str:
         """How much they changed: of one its change, of several the range and the median."""
         found = sorted(abs(one.telling.theta) for one in self.views if one.telling)
-        if not found or self.mark.tone not in {"budget", "slower", "faster"}:
+        # How far a budget is missed is no change.
+        told = {"environment", "slower", "faster"}
+        if not found or self.mark.word not in told:
             return ""
         low, middle, high = (
             view.percent(each, half_width=FINEST).removeprefix("+")
@@ -134,8 +136,8 @@ class Group(NamedTuple):
     def since(self) -> str:
         """The commit that they changed since and the day of its run, where all share both."""
         found = {one.base for one in self.views if one.entry and one.telling}
-        told = " of ".join(filter(None, found.pop())) if len(found) == 1 else ""
-        return told if self.size else ""
+        commit, day = found.pop() if len(found) == 1 and self.size else ("", "")
+        return " of ".join(filter(None, [view.commit(commit), day]))
 
     @property
     def command(self) -> str:
@@ -185,3 +187,64 @@ def groups_of(run_view: RunView) -> list[Group]:
             members = tuple(ran[name] for name in each.members)
             found.append(Group(mark, each, members, len(others), seen))
     return sorted(found, key=lambda one: (one.mark.rank, -len(one.views)))
+
+
+class Step(NamedTuple):
+    """What to do next: in words, the command for it, and where that is shown."""
+
+    text: str
+    command: str
+    link: str = ""
+
+
+def advice(run_view: RunView) -> Iterator[Step]:
+    """Yield what to do next, as page and terminal tell it."""
+    run, words = run_view.run, run_view.counts
+    loud = [one for one in groups_of(run_view) if not one.mark.is_quiet]
+    bad = [one for one in loud if one.mark.tone == "fail"]
+    moved = [one for one in loud if one.mark.is_urgent and one.mark.word != "disturbed"]
+    moved = sorted((m for m in moved if m not in bad), key=lambda one: one.mark.word != "slower")
+    if bad:
+        yield Step(f"repair what fails, then measure it again: {bad[0].name}", bad[0].command)
+    elif moved:
+        yield Step(f"measure again: {moved[0].name}", moved[0].command)
+    if moved:
+        yield from _beside(run_view, moved[0])
+    if words["disturbed"]:
+        yield Step("end other work on this machine, then measure again", run.command)
+    elif not (run.against or bad):
+        yield from _accepted(run_view, {one.mark.tone for one in loud})
+    if run_view.broken:
+        yield Step("read which claims no longer hold, then measure again", run.command, "#claims")
+
+
+def _beside(run_view: RunView, moved: Group) -> Iterator[Step]:
+    """Say how what moved is decided and understood, beside the code that it is compared with."""
+    run, base = run_view.run, run_view.bases[0][0] if run_view.bases else ""
+    is_known = bool(base) and "-" not in base
+    old, now, file = view.commit(base), view.commit(run.commit), moved.first.variant.case.file
+    if not run.against:
+        rev, what = (old, "") if is_known else ("REV", "; REV is the commit")
+        told = f"measure the baseline's commit and this code now, alternating{what}"
+        yield Step(told, f"{moved.command} --perf-against={rev}")
+    elif run_view.counts["unclear"]:
+        more = 2 * max(run.settings.processes, run.settings.confirm_processes)
+        told = "to decide what is unclear, take more processes"
+        yield Step(told, f"{run.command} --perf-processes={more}")
+    if is_known and "/" in file and old != now:
+        shas = [old, *([] if run.is_dirty else [now])]
+        diff = f"git diff {' '.join(shas)} -- {file.rpartition('/')[0]}"
+        link = "" if run.is_dirty else view.web(run.remote, base, run.commit)
+        yield Step("see what changed in its source", diff, link)
+
+
+def _accepted(run_view: RunView, tones: set[str]) -> Iterator[Step]:
+    """Offer to accept a run; nobody is asked to accept what did not change, or what is wrong."""
+    accept = f'perfsuite baseline accept {run_view.run.id} --reason "..."'
+    words = run_view.counts
+    if words["new"] and words["new"] == len(run_view.ran):
+        yield Step("run again to compare with this run, or accept it", accept)
+    elif tones - {"unclear", "faster"}:
+        yield Step("only if the change is meant to be: accept the new numbers", accept)
+    elif words["new"] or words["faster"]:
+        yield Step("to keep what is new or faster as the baseline, accept it", accept)

@@ -122,24 +122,20 @@ def bare_accounts(run: Run, config: Config) -> Mapping[str, Account]:
     return found
 
 
-def first_line(run_view: RunView) -> str:
-    """Return how many variants each word holds for."""
-    tally = ", ".join(f"{count} {one.word}" for one, count in run_view.tallies)
-    total = view.count(len(run_view.variants), "variant")
-    return plain(f"{total} on {run_view.run.facts.name or run_view.run.sku.slug}: {tally}")
-
-
 def summary(run_view: RunView, *, is_verbose: bool = False, width: int = 0) -> list[str]:
     """Return the counts, what happened and why, a table of numbers, skips, and notes.
 
     ``width`` is that of a screen in characters: 0 is a file, where nothing is cut. The table has
     the rows of the most interest; all if ``is_verbose``.
     """
-    first = [plain(run_view.unmeasured)] if run_view.unmeasured else []
+    tally = ", ".join(f"{count} {one.word}" for one, count in run_view.tallies)
+    where = run_view.run.facts.name or run_view.run.sku.slug
+    counts = f"{view.count(len(run_view.variants), 'variant')} on {where}: {tally}"
+    first = map(plain, filter(None, (run_view.unmeasured, counts)))
     loud = [one for one in groups_of(run_view) if not one.mark.is_quiet]
     table = _table(run_view, width, most=None if is_verbose else MOST_ROWS)
     text = str(_texts(width).summary(run_view, loud, table))
-    return [*first, first_line(run_view), *text.splitlines()]
+    return [*first, *text.splitlines()]
 
 
 def _table(run_view: RunView, width: int, most: int | None) -> list[Markup]:
@@ -181,9 +177,6 @@ def _short(name: str, room: int | None) -> str:
 def _texts(width: int = 0) -> Any:
     """Return the macros of what the terminal tells; what they output is made plain."""
 
-    def escaped(value: object) -> Markup:
-        return value if isinstance(value, Markup) else Markup(plain(str(value)))  # noqa: S704
-
     def cut(text: str, indent: int = 0) -> str:
         blank, whole = " " * indent, plain(text)
         if not width:
@@ -192,7 +185,7 @@ def _texts(width: int = 0) -> Any:
         lines = textwrap.wrap(short, max(width - indent, LEAST_ID), break_on_hyphens=False)
         return "\n".join(blank + line for line in lines)
 
-    found = templates(escaped)
+    found = templates(plain)
     found.filters["cut"] = cut
     found.globals["MOST_GROUPS"] = MOST_GROUPS
     return found.get_template("terminal.txt.j2").module

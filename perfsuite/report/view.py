@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 import string
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
@@ -14,14 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from perfsuite.boundary import plain
-from perfsuite.model import (
-    Change,
-    ClaimVerdict,
-    Reason,
-    Run,
-    Verdict,
-    Word,
-)
+from perfsuite.model import Change, ClaimVerdict, Reason, Run, Verdict, Word
 
 # A unit never leaves its number at the end of a line, and stands a thin space away from it.
 SPACE = "\u202f"
@@ -79,8 +72,8 @@ TONES = ("fail", "budget", "slower", "unclear", "other", "faster", "new", "same"
 # Every word, in this order within its tone; those of claims that are no verdict's are among them.
 _MARKS = (
     ("wrong", "✕", "fail", "the output differs from the reference"),
-    ("crashed", "✕", "fail", "the worker died"),
-    ("timed-out", "✕", "fail", "the worker had to be killed"),
+    ("crashed", "✕", "fail", "its process died"),
+    ("timed-out", "✕", "fail", "its process had to be killed"),
     ("error", "✕", "fail", "the case's own code failed"),
     ("broken", "✕", "fail", "the ratio asked for was not reached"),
     ("disturbed", "~", "unclear", "the device was disturbed too often to judge"),
@@ -272,14 +265,19 @@ def href(text: str) -> str:
     return text if re.fullmatch(r"https?://[^\s<>\"']+", text) else ""
 
 
+def web(remote: str, *commits: str) -> str:
+    """Return where a forge shows a commit, or what lies between two; nothing where none can."""
+    shas = [name.partition("-")[0] for name in commits]
+    known = re.fullmatch(r"https://([\w.-]+)(:\d+)?(/[\w.~-]+)+", remote, re.ASCII)
+    if known is None or not all(re.fullmatch(r"[0-9a-f]{7,64}", sha) for sha in shas):
+        return ""
+    place = "/-/" if "gitlab" in known[1] else "/"
+    return f"{remote}{place}{'compare' if shas[1:] else 'commit'}/{'...'.join(shas)}"
+
+
 def slug(text: str) -> str:
     """Return an id as an anchor of plain letters."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:120]
-
-
-def unit(name: str) -> str:
-    """Return the short name of one device."""
-    return f"unit {name[:4] or 'unknown'}"
 
 
 def commit(name: str) -> str:
@@ -327,7 +325,7 @@ SENTENCES: Mapping[str, str] = {
     "clocks": "time {time:log}, SM clock {clock:log}",
     "code_is_same": "time {time:log}, SM clock {clock:log}: the code is the same",
     "counted": "{count:metrics} without noise as before",
-    "detectable": "from {share:limit} on a change would be found",
+    "detectable": "a change of {share:limit} or more would be found",
     "exact": "{metric} {before:.6g} -> {now:.6g} {unit}",
     "exact_worse": "{metric} {before:.6g} -> {now:.6g} {unit} ({theta:signed} worse)",
     "lost": "no longer reported: {metrics:list}",
@@ -438,8 +436,7 @@ _Judged = TypeVar("_Judged", Verdict, ClaimVerdict)
 def worded(run: Run) -> Run:
     """Return the run with the sentences of its verdicts, which packs and people read."""
     return replace(
-        run.having(verdicts=map(_worded, run.verdicts)),
-        claims=tuple(map(_worded, run.claims)),
+        run.having(verdicts=map(_worded, run.verdicts)), claims=tuple(map(_worded, run.claims))
     )
 
 
@@ -458,7 +455,7 @@ PHASES = {
     "calibrate": "launches per sample",
     "settle": "until steady",
     "energy": "joules per launch",
-    "spin": "pacing",
+    "spin": "pauses before samples",
     "measure": "samples",
     "recheck": "results after the last sample",
     "judge": "verdicts",
@@ -466,57 +463,29 @@ PHASES = {
     "turns": "the baseline's code beside this one",
     "report": "history, packs' hooks, pages",
     "other": "waits for workers, what failed",
+    "busy": "samples on the device, a part of the above",
 }
-MOST_VARIANTS = 5
 LEAST_S = 0.001
 
 
-class Profile(NamedTuple):
-    """The cost of a run: ``devices`` were held for ``wall_s``, ``held_s`` all together.
+def phases_of(run: Run) -> list[tuple[str, float, float, str]]:
+    """Return where a finished run's time went: phase, wall seconds, their share, what it is.
 
-    ``phases`` are wall seconds by phase over all processes. ``busy`` is the share of the devices'
-    time in which launches of samples ran, ``spin`` that of pacing beside it; what ran in turns is
-    another run's, and in neither. ``slowest`` names variants with their seconds.
+    Seconds are of all processes, the share is of the time that the devices were held. ``busy`` is
+    when launches of samples ran; those of a revision beside it are another run's.
     """
-
-    wall_s: float
-    devices: int
-    held_s: float
-    phases: Mapping[str, float]
-    busy: float
-    spin: float
-    slowest: list[tuple[str, float]]
-
-
-def profile_of(run: Run, *, report_s: float = 0.0) -> Profile:
-    """Return the cost of a finished run; writing its report is known only to who did it."""
     results = (*run.results, *run.aside)
     # A later round of pairs holds the processes of the earlier.
     last = {(each.variant, each.stage, each.side, each.claim): each for each in results}
     processes = [process for result in last.values() for process in result.evidence]
     devices = max(1, len({process.unit for process in processes}))
-    wall_s = run.wall_s + run.phases_s.get("open", 0.0) + report_s
-    held_s = devices * wall_s or 1.0
-    told = [process.phases_s for process in processes] + [run.phases_s, {"report": report_s}]
-    spent = _summed(pair for phases_s in told for pair in phases_s.items())
-    variants = _summed((result.variant, result.wall_s) for result in results)
-    if any(spent.values()):  # starts lie beside other work: what they hide of the rest is not known
-        known_s = sum(spent.values()) - spent["start"]
-        spent["other"] = max(0.0, devices * wall_s - known_s)
-    names = [*PHASES, *sorted(spent.keys() - PHASES.keys())]
-    return Profile(
-        wall_s=wall_s,
-        devices=devices,
-        held_s=held_s,
-        phases={name: spent[name] for name in names if spent[name] >= LEAST_S},
-        busy=sum(process.busy_s for process in processes) / held_s,
-        spin=spent["spin"] / held_s,
-        slowest=sorted(variants.items(), key=lambda item: -item[1])[:MOST_VARIANTS],
-    )
-
-
-def _summed(pairs: Iterable[tuple[str, float]]) -> defaultdict[str, float]:
-    found: defaultdict[str, float] = defaultdict(float)
-    for name, value in pairs:
-        found[name] += value
-    return found
+    held_s = devices * (run.wall_s + run.phases_s.get("open", 0.0))
+    told = [*(process.phases_s for process in processes), run.phases_s]
+    names = dict.fromkeys([*PHASES, *sorted({name for each in told for name in each})])
+    spent = {name: sum(each.get(name, 0.0) for each in told) for name in names}
+    known_s = sum(spent.values())
+    if known_s:  # starts lie beside other work: what they hide of the rest is not known
+        spent["other"] = max(0.0, held_s - known_s + spent["start"])
+        spent["busy"] = sum(process.busy_s for process in processes)
+    shares = ((name, spent_s, spent_s / (held_s or 1.0)) for name, spent_s in spent.items())
+    return [(*each, PHASES.get(each[0], "")) for each in shares if each[1] >= LEAST_S]

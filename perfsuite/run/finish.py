@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,10 +14,11 @@ from msgspec.structs import replace
 
 from perfsuite.boundary import from_environment
 from perfsuite.hooks import features
-from perfsuite.model import Pack, Run, Section, Side, Word
+from perfsuite.model import Pack, Run, Section, Side
 from perfsuite.packs.load import Listeners
 from perfsuite.report.data import RunView, read
 from perfsuite.report.files import PAGE, VERDICT, append_summary, commands_of, files, write_report
+from perfsuite.report.groups import Step, advice
 from perfsuite.run.config import Config
 from perfsuite.run.expected import Basis, beside, source_of
 from perfsuite.run.run import Outcome, Steps, entries_in
@@ -112,7 +113,10 @@ def close(outcome: Outcome, config: Config) -> Closing:
     found = tell_github(run_view, config.root, steps) if run_view else ()
     report_s = time.monotonic() - started
     if run_view:
-        lines += steps.take("advice left out", lambda: list(_next(run_view)), [])
+        none: list[Step] = []
+        advised = steps.take("advice left out", lambda: list(advice(run_view)), none)
+        for text, command, _ in advised:
+            lines += [f"next: {text}:", f"  {command}"]
     return Closing(run_view, tuple(lines), found, report_s)
 
 
@@ -142,48 +146,6 @@ def tell_github(run_view: RunView, root: Path, steps: Steps) -> tuple[str, ...]:
         steps.take("no summary of the step", lambda: tell(Path(step)), None)
     is_there = from_environment("GITHUB_ACTIONS") == "true"
     return steps.take("no annotations", commands, ()) if is_there else ()
-
-
-def _next(run_view: RunView) -> Iterator[str]:
-    run = run_view.run
-    words = {verdict.word for verdict in run.verdicts}
-    if run_view.counts["disturbed"]:
-        yield "next: end other work on this machine and measure again what was disturbed:"
-        yield f"  {run.command}"
-    if not words and not run_view.fails:
-        return
-    if run.against:
-        yield from _next_beside(run_view)
-        return
-    if Word.UNCLEAR in words:
-        yield "next: to decide what is unclear, measure the old code and this tree, alternating:"
-        yield f"  {run.command} --perf-against=REV"
-    if run_view.counts["disturbed"]:  # such a run is not accepted whole
-        return
-    fails = any(variant_view.fails for variant_view in run_view.variants)
-    if words == {Word.NEW} and not fails:
-        yield "next: run again to compare with this run, or accept it:"
-    elif any(variant_view.mark.tone == "fail" for variant_view in run_view.variants):
-        yield "next: repair what fails; what is not right cannot be accepted"
-        return
-    elif fails:
-        yield "next: repair what fails; only if it is meant to be so, accept these numbers:"
-    elif words & {Word.NEW, Word.FASTER} and Word.UNCLEAR not in words:
-        yield "next: to keep what is new or faster as the baseline, accept these numbers:"
-    else:  # nothing changed: a baseline that follows green runs drifts
-        return
-    yield f'  perfsuite baseline accept {run.id} --reason "..."'
-
-
-def _next_beside(run_view: RunView) -> Iterator[str]:
-    """Say what helps beside a revision; nobody accepts one side of a comparison."""
-    run = run_view.run
-    if any(verdict.word is Word.UNCLEAR for verdict in run.verdicts):
-        more = 2 * max(run.settings.processes, run.settings.confirm_processes)
-        yield "next: to decide what is unclear, measure both sides in more processes:"
-        yield f"  {run.command} --perf-processes={more}"
-    if any(one.fails and not one.unmeasured for one in run_view.variants):
-        yield "next: repair what fails"
 
 
 def short(path: Path) -> str:

@@ -65,7 +65,7 @@ from perfsuite.run.against import (
 )
 from perfsuite.run.config import ALWAYS, CONFIRM_END, SCREEN_END, Config, Exceptions, TimeLimit
 from perfsuite.run.expected import Basis, beside, find_expected, gaps, joined, plausible, rank
-from perfsuite.store.git import code_digest, commit_of
+from perfsuite.store.git import code_digest, commit_of, remote_of
 from perfsuite.store.runs import (
     RunFile,
     clock_notes,
@@ -379,6 +379,7 @@ def new_run(config: Config, facts: DeviceFacts, revision: Revision | None) -> Ru
         variants=tuple(VariantRun(variant=each) for each in config.variants),
         instances=config.claims,
         commit=commit_of(config.root)[0],
+        remote=remote_of(config.root, config.project),
         code=code_digest(config.project, config.packs),
         against=revision,
         canaries=tuple(VariantRun(variant=c) for c in canaries if not missing_need(c, facts)),
@@ -743,9 +744,7 @@ class _Work:
         variants = {one.id: one.variant for one in self.file.run.variants}
         panel.samplings = dict(self.samplings)
         results = panel.measure_pair(
-            variants[claim.faster],
-            variants[claim.than],
-            processes=self.settings.confirm_processes,
+            variants[claim.faster], variants[claim.than], processes=self.settings.confirm_processes
         )
         with self._lock:
             both = [self.file.append(replace(result, claim=claim.id)) for result in results]

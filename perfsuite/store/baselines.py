@@ -26,16 +26,7 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from perfsuite.boundary import StoreError, hidden, plain
-from perfsuite.model import (
-    CLOCKS,
-    BaselineEntry,
-    BaselineMetric,
-    Pack,
-    Record,
-    Run,
-    Sku,
-    Source,
-)
+from perfsuite.model import CLOCKS, BaselineEntry, BaselineMetric, Pack, Record, Run, Sku, Source
 from perfsuite.stats import hodges_lehmann, pooled
 from perfsuite.store import files
 from perfsuite.store.codec import convert, damaged, read_json, round_digits, take_schema

@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import tarfile
@@ -49,6 +50,14 @@ OURS = {
     for who in ("AUTHOR", "COMMITTER")
     for what, value in (("NAME", "perfsuite"), ("EMAIL", "none"), ("DATE", "@0 +0000"))
 }
+# The remotes that a forge shows: https, ssh, and ssh as scp has it. A host without a dot is an
+# alias of ssh's. Credentials are left behind, and so is the port of ssh.
+_HOST, _USER = r"((?:[a-z\d-]+\.)+[a-z\d-]+", r"(?:[^/@]*@)?"
+_REMOTE = re.compile(
+    rf"(?:https://{_USER}{_HOST}(?::\d+)?)/|ssh://{_USER}{_HOST})(?::\d+)?/|(?:[\w.-]+@)?{_HOST}):/?)"
+    r"([\w~-][\w.~-]*(?:/[\w~-][\w.~-]*?)+)(?:\.git)?/?",
+    re.ASCII | re.IGNORECASE,
+)
 # No hooks; and what is written to an index is written there alone, and is all that there is.
 SET_SO = [
     "core.hooksPath=/dev/null", "core.splitIndex=false", "core.safecrlf=false",
@@ -90,14 +99,21 @@ def _asked(folder: Path, *words: str) -> str:
         return ""
 
 
+def remote_of(*folders: Path) -> str:
+    """Return the web address of the one repository that all folders come from; else nothing."""
+    found = {_asked(each, "remote", "get-url", "origin") for each in folders}
+    known = _REMOTE.fullmatch(found.pop()) if len(found) == 1 else None
+    return f"https://{known[1] or known[2] or known[3]}/{known[4]}" if known else ""
+
+
 def commit_of(project: Path) -> tuple[str, str]:
     """Return the commit of a project, ``-dirty`` appended, and why git does not tell it.
 
     Outside git both are empty.
     """
     try:
-        # Never a tag's name, which another commit may have tomorrow.
-        words = ("--always", "--dirty", "--abbrev=12", "--exclude=*")
+        # Never a tag's name, which another commit may have tomorrow; and all digits that there are.
+        words = ("--always", "--dirty", "--abbrev=64", "--exclude=*")
         return git(project, "describe", *words), ""
     except UsageError as error:
         first = error.what.partition("\n")[0]

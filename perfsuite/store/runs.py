@@ -37,14 +37,7 @@ from perfsuite.model import (
     Verdict,
     Word,
 )
-from perfsuite.store.codec import (
-    convert,
-    damaged,
-    encode,
-    read_json,
-    round_digits,
-    take_schema,
-)
+from perfsuite.store.codec import convert, damaged, encode, read_json, round_digits, take_schema
 from perfsuite.store.files import (
     Closable,
     checked_name,

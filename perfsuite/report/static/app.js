@@ -2,6 +2,9 @@
 (() => {
   const $ = (query) => document.querySelector(query);
   for (const code of document.querySelectorAll(".copied")) {
+    // A line breaks between words, not behind a hyphen.
+    const words = code.textContent.split(" ").map((word) => Object.assign(document.createElement("span"), { textContent: word }));
+    code.replaceChildren(...words.flatMap((word, at) => (at ? [" ", word] : [word])));
     const button = document.createElement("button");
     button.type = "button";
     button.className = "copy";
@@ -14,7 +17,7 @@
     });
     code.after(" ", button);
   }
-  const form = $("#filter"), table = $("#rows");
+  const form = $("#filter"), table = $("#rows"), count = (number) => number.toLocaleString("en").replaceAll(",", "\u202f");
   const kinds = (charts.data.kinds || []).map((kind) => kind.split("\t"));
   const lines = [...table.rows].filter((row) => row.dataset.k).map((row, at) => {
     const [pack, tag, metric] = kinds[row.dataset.of] || [];
@@ -34,7 +37,7 @@
     const words = [...counts.keys()], label = document.createElement("label"), select = document.createElement("select");
     if (name !== "verdict") words.sort((a, b) => (b === "time_us") - (a === "time_us") || (a < b ? -1 : 1));
     select.name = name;
-    select.append(new Option("all", ""), ...words.map((word) => new Option(`${word} (${counts.get(word)})`, word)));
+    select.append(new Option("all", ""), ...words.map((word) => new Option(`${word} (${count(counts.get(word))})`, word)));
     label.append(name[0].toUpperCase() + name.slice(1), " ", select);
     form.shown.before(label);
   }
@@ -69,11 +72,14 @@
       shown += line.on;
     }
     if (fold) fold.hidden = words.length > 0 || kept.length > 0;
+    // Of an empty table nothing needs to be explained.
+    for (const part of [table.tHead, $("#legend")]) if (part) part.hidden = !shown;
     settleRows();
     // The sections follow the rows, but nobody waits for them.
     clearTimeout(later);
     later = setTimeout(settleSections, 250);
-    form.shown.value = `${shown} of ${lines.length}`;
+    const folded = folds ? `, ${count(lines.filter(hasStayed).length)} unchanged are folded away` : "";
+    form.shown.value = `${count(shown)} of ${count(lines.length)} shown${folded}`;
   };
 
   // The key of a line in a column: numbers by data-k, the variant's id as text.

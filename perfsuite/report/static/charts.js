@@ -37,9 +37,10 @@ const charts = (() => {
     const days = (_, ticks) => ticks.map((at) => (Number.isInteger(at) ? label(at)[1].slice(0, 10) : ""));
     return new uPlot(options(place, place.closest(".body") ? 180 : 300, {
       legend: { show: true },
+      padding: [null, 40, null, null],
       scales: { x: { time: false } },
       hooks: { draw: [rules] },
-      axes: [axis({ space: 110, values: days }), axis({ size: 80, label: series.unit })],
+      axes: [axis({ space: 110, values: days }), axis({ size: 80, label: series.unit === "us" ? "µs" : series.unit })],
       series: [
         { label: "run", value: (_, at) => (at === null ? "" : label(at).slice(0, 3).join(" ")) },
         { label: "accepted", stroke: colour("before"), width: 6, paths: uPlot.paths.stepped({ align: 1 }), points: { show: false } },
@@ -49,7 +50,7 @@ const charts = (() => {
     }), [series.runs, levels, counted, left], place);
   };
 
-  // A process is label, tone, slot, blocks and medians; a block its times, start, cycles and health.
+  // A process is label, tone, slot, blocks and medians; a block its times, start, clocks and health.
   const UNITS = [[1e6, "s"], [1e3, "ms"], [1, "µs"], [1e-3, "ns"]];
   const unitOf = (time) => UNITS.find(([least]) => time >= least) || UNITS[3];
   const uprights = (places) => ({ ctx, bbox, valToPos }) => {
@@ -94,7 +95,7 @@ const charts = (() => {
       return middles.map((x) => [x, tone, from, to]);
     });
     const series = ["before", "now"].map((tone) => ({
-      label: tone, stroke: colour(tone), width: 1.5, fill: `${colour(tone)}40`, points: { show: false }, value: () => "",
+      label: tone === "now" ? tone : "baseline", stroke: colour(tone), width: 1.5, fill: `${colour(tone)}40`, points: { show: false }, value: () => "",
     }));
     return new uPlot(options(place, 190, {
       legend: { show: true },
@@ -156,8 +157,8 @@ const charts = (() => {
 
   const QUANTITIES = {
     "Time, µs": ([times], at) => times[at],
-    // Cycles per microsecond are megahertz, of exactly the window that was timed.
-    "SM clock, MHz": ([times, , cycles], at) => (at in cycles && times[at] > 0 ? cycles[at] / times[at] : null),
+    // Of exactly the window that was timed.
+    "SM clock, MHz": ([, , clocks], at) => clocks[at] || null,
     "Power, W": (turn) => turn[3]?.[0],
     "Temperature, °C": (turn) => turn[3]?.[1],
   };

@@ -27,4 +27,11 @@
   form.addEventListener("input", filter);
   form.addEventListener("submit", (event) => event.preventDefault());
   filter();
+  // A report links to the row of a variant.
+  const follow = () => {
+    const row = document.getElementById(location.hash.slice(1));
+    if (row?.matches("details")) row.open = true, row.scrollIntoView();
+  };
+  addEventListener("hashchange", follow);
+  follow();
 })();
