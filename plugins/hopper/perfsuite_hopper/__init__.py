@@ -13,10 +13,10 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Operator | perfsuite.Cla
     from perfsuite_hopper import cluster_dsmem, tma_copy, warp_specialization, wgmma_gemm
 
     return [
-        *wgmma_gemm.CASES,
-        *warp_specialization.CASES,
-        *tma_copy.CASES,
-        *cluster_dsmem.CASES,
+        wgmma_gemm.wgmma_gemm,
+        warp_specialization.warp_specialization,
+        tma_copy.tma_copy,
+        cluster_dsmem.cluster_dsmem,
     ]
 
 

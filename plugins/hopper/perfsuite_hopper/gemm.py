@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from perfsuite import Work
-from perfsuite_hopper.chip import sm_count
+from perfsuite.gpu import matmul64, sm_count, torch
 
 # wgmma.cu: the tile of c that a block makes, the columns of a slot, the ring.
 TILE_M, TILE_N, STEP, SLOTS = 128, 256, 64, 4
@@ -17,7 +17,6 @@ SHARED_BYTES = SLOTS * SLOT_BYTES + 1024  # slots start at a multiple of 1024 by
 MMA_TILE, MMA_THREADS = 128, 128
 MMA_SHARED_BYTES = 3 * 2 * MMA_TILE * STEP * 2 + 128
 SWIZZLE_128B = 1
-_REFERENCE_ROWS = 1024
 
 
 def work(m: int, n: int, k: int) -> Work:
@@ -32,28 +31,18 @@ def work(m: int, n: int, k: int) -> Work:
 
 def memory_bytes(m: int, n: int, k: int) -> int:
     """Return the bytes of the operands, two results and the float64 reference."""
-    return 2 * (m * k + n * k + 2 * m * n) + 8 * (m * n + n * k + _REFERENCE_ROWS * (k + n))
+    return 2 * (m * k + n * k + 2 * m * n) + 8 * (m * n + n * k + 2048 * k)
 
 
-def make_inputs(m: int, n: int, k: int) -> Callable[[Any], tuple[Any, ...]]:
-    """Return the maker of a (m x k), b (n x k) and c (m x n), all bf16 and row-major."""
-    return lambda rng: (
-        rng.randn(m, k, dtype="bfloat16"),
-        rng.randn(n, k, dtype="bfloat16"),
-        rng.empty(m, n, dtype="bfloat16"),
-    )
+def make_inputs(rng: Any, m: int, n: int, k: int) -> tuple[Any, ...]:
+    """Return a (m x k), b (n x k) and c (m x n), all bf16 and row-major."""
+    a, b = (rng.randn(rows, k, dtype="bfloat16") for rows in (m, n))
+    return a, b, rng.empty(m, n, dtype="bfloat16")
 
 
 def reference(a: Any, b: Any, c: Any) -> Any:
     """Return a b^T in float64."""
-    import torch
-
-    right = b.double().T
-    out = torch.empty(c.shape, dtype=torch.float64, device=c.device)
-    for start in range(0, a.shape[0], _REFERENCE_ROWS):
-        rows = slice(start, start + _REFERENCE_ROWS)
-        torch.mm(a[rows].double(), right, out=out[rows])
-    return out
+    return matmul64(a, b.T)
 
 
 def without_last_step(a: Any, b: Any, c: Any) -> None:
@@ -63,8 +52,6 @@ def without_last_step(a: Any, b: Any, c: Any) -> None:
 
 def launch_cublas(a: Any, b: Any, c: Any) -> None:
     """Write a b^T to c through torch, that is, cuBLAS."""
-    import torch
-
     torch.mm(a, b.T, out=c)
 
 
@@ -127,8 +114,6 @@ def tensor_map(matrix: Any, rows: int) -> Any:
 
     The launch takes it by value, so a captured graph keeps its own copy.
     """
-    import torch
-
     # The enumerations of the public as_tensor_map have no public name yet.
     from cuda.core._tensor_map import TensorMapL2Promotion, TensorMapSwizzle
     from cuda.core.utils import StridedMemoryView

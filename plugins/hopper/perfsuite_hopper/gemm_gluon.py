@@ -16,7 +16,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from perfsuite_hopper.chip import sm_count
+from perfsuite.gpu import sm_count
 
 # Three slots of 48 KiB and the 64 KiB that c is stored from fill the 227 KiB a block may have.
 BLOCK_M, BLOCK_N, BLOCK_K, SLOTS, WARPS = 128, 256, 64, 3, 8

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite import Work, Workload, arch, cuda, package
-from perfsuite_hopper.chip import sm_count
+from perfsuite import arch, cuda
+from perfsuite.gpu import sm_count
 
 BYTES = (2**28, 2**28 - 48)  # the second ends in the middle of every kernel's tile
 THREADS = 256
@@ -21,25 +20,17 @@ ASYNC_BLOCKS, BULK_BLOCKS = 8, 3
 BULK_SHARED_BYTES = SLOTS * CHUNK + 128
 
 
-def _work(size: int, impl: str) -> Work:
-    return Work(read_bytes=size, write_bytes=size)
-
-
-def _memory_bytes(size: int, impl: str) -> int:
-    return 3 * size
-
-
-@perfsuite.case(
-    axes={"size": list(BYTES), "impl": ["torch", "vectors", "cp_async", "tma"]},
-    smoke={"size": [BYTES[0]]},
-    needs=(package("torch"), cuda(), arch("sm_90")),
-    work=_work,
-    memory_bytes=_memory_bytes,
+@perfsuite.operator(
+    smoke={"size": BYTES[0]},
+    nightly={"size": BYTES[1]},
+    needs=[cuda(), arch("sm_90")],
+    memory_bytes=lambda size, impl: 3 * size,
+    tolerance=0.0,
     tags=["memory", "hopper"],
     source="Tensor Memory Accelerator: chapter 5 of the book; CUDA C++ Programming Guide, "
     "'Asynchronous Data Copies using the Tensor Memory Accelerator'",
 )
-def tma_copy(ctx: Any, size: int, impl: str) -> Workload:
+def tma_copy(rng: Any, *, size: int) -> Any:
     """Copy ``size`` bytes within device memory, equal to the bit.
 
     ``torch`` is Tensor.copy_. ``vectors`` loads four times 16 bytes a thread into registers, then
@@ -54,47 +45,41 @@ def tma_copy(ctx: Any, size: int, impl: str) -> Workload:
     is put down to bursts of reading and writing as long as a chunk, which is not shown.
     ``size`` must be a multiple of 16.
     """
+    return rng.randint(1, 128, size, dtype="int8"), rng.empty(size, dtype="int8")
 
-    def wrong(x: Any, y: Any) -> None:
-        # The last chunk of a bulk copy is shorter than the others, and left out.
-        whole = (x.numel() - 1) // CHUNK * CHUNK
-        y[:whole].copy_(x[:whole])
 
-    return Workload(
-        fn=_launch_of(ctx, impl),
-        make_inputs=lambda rng: (
-            rng.randint(1, 128, size, dtype="int8"),
-            rng.empty(size, dtype="int8"),
-        ),
-        reference=lambda x, y: x,
-        wrong=wrong,
-        tolerance=0.0,
-    )
+@tma_copy.reference
+def _reference(x: Any, y: Any) -> Any:
+    return x
+
+
+@tma_copy.impl
+def _torch(x: Any, y: Any) -> None:
+    y.copy_(x)
+
+
+@tma_copy.impl
+def _vectors(ctx: Any, *, size: int) -> Any:
+    run = _kernel(ctx, "copy_vectors")
+    return lambda x, y: run(-(-size // (16 * THREADS * UNROLL)), THREADS, x, y, size)
+
+
+@tma_copy.impl
+def _cp_async(ctx: Any, *, size: int) -> Any:
+    run, blocks = _kernel(ctx, "copy_async"), sm_count() * ASYNC_BLOCKS
+    return lambda x, y: run(blocks, THREADS, x, y, size)
+
+
+@tma_copy.impl
+def _tma(ctx: Any, *, size: int) -> Any:
+    run, blocks = _kernel(ctx, "copy_bulk"), sm_count() * BULK_BLOCKS
+    return lambda x, y: run(blocks, 32, x, y, size, shared_bytes=BULK_SHARED_BYTES)
+
+
+def _kernel(ctx: Any, name: str) -> Any:
+    return ctx.load_cuda(Path(__file__).with_name("tma_copy.cu"), name, options=cuda_options())
 
 
 def cuda_options() -> tuple[str, ...]:
     """Return the macros of tma_copy.cu."""
     return (f"-DTHREADS={THREADS}", f"-DSLOTS={SLOTS}", f"-DCHUNK={CHUNK}")
-
-
-def _launch_of(ctx: Any, impl: str) -> Callable[..., Any]:
-    if impl == "torch":
-        return lambda x, y: y.copy_(x)
-    names = {"vectors": "copy_vectors", "cp_async": "copy_async", "tma": "copy_bulk"}
-    path = Path(__file__).with_name("tma_copy.cu")
-    run = ctx.load_cuda(path, names[impl], options=cuda_options())
-    sms = sm_count()
-
-    def launch(x: Any, y: Any) -> None:
-        size = x.numel()
-        if impl == "vectors":
-            run(-(-size // (16 * THREADS * UNROLL)), THREADS, x, y, size)
-        elif impl == "cp_async":
-            run(sms * ASYNC_BLOCKS, THREADS, x, y, size)
-        else:
-            run(sms * BULK_BLOCKS, 32, x, y, size, shared_bytes=BULK_SHARED_BYTES)
-
-    return launch
-
-
-CASES: tuple[perfsuite.Case, ...] = (tma_copy,)

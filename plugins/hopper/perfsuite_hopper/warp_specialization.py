@@ -5,35 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 import perfsuite
-from perfsuite import Work, Workload, arch, cuda, package
+from perfsuite import arch, cuda
 from perfsuite_hopper import gemm
 
-_BUILDS = {
-    "single_role": {"specialized": False, "persistent": False},
-    "specialized": {"specialized": True, "persistent": False},
-    "persistent": {"specialized": True, "persistent": True},
-}
 
-
-def _work(size: int, impl: str) -> Work:
-    return gemm.work(size, size, size)
-
-
-def _memory_bytes(size: int, impl: str) -> int:
-    return gemm.memory_bytes(size, size, size)
-
-
-@perfsuite.case(
-    axes={"size": [4096, 8192], "impl": list(_BUILDS)},
-    smoke={"size": [4096]},
-    needs=(package("torch"), cuda(), arch("sm_90")),
-    work=_work,
-    memory_bytes=_memory_bytes,
+@perfsuite.operator(
+    smoke={"size": 4096},
+    nightly={"size": 8192},
+    needs=[cuda(), arch("sm_90")],
+    flops=lambda *, size: 2 * size**3,
+    rate_dtype="bf16",
+    memory_bytes=lambda size, impl: gemm.memory_bytes(size, size, size),
     tags=["tensor-cores", "hopper", "pipelining"],
     source="warp specialization and persistent kernels: chapter 6 of the book; NVIDIA CUTLASS, "
     "'Efficient GEMM in CUDA', warp specialization",
 )
-def warp_specialization(ctx: Any, size: int, impl: str) -> Workload:
+def warp_specialization(rng: Any, *, size: int) -> Any:
     """Multiply two square bf16 matrices, c = a b^T, with the same tile, ring and instructions.
 
     ``single_role``: the two warpgroups that multiply meet after each step of 64, and one of their
@@ -44,12 +31,23 @@ def warp_specialization(ctx: Any, size: int, impl: str) -> Workload:
     multiplying warpgroups taking turns (ping-pong), so that one stores while the other multiplies,
     and clusters whose blocks share the copies of b. Relative L2 error 1e-2 against float64.
     """
-    return Workload(
-        fn=gemm.launch_wgmma(ctx, **_BUILDS[impl]),
-        make_inputs=gemm.make_inputs(size, size, size),
-        reference=gemm.reference,
-        wrong=gemm.without_last_step,
-    )
+    return gemm.make_inputs(rng, size, size, size)
 
 
-CASES: tuple[perfsuite.Case, ...] = (warp_specialization,)
+warp_specialization.reference(gemm.reference)
+warp_specialization.wrong(gemm.without_last_step)
+
+
+@warp_specialization.impl
+def _single_role(ctx: Any) -> Any:
+    return gemm.launch_wgmma(ctx, specialized=False, persistent=False)
+
+
+@warp_specialization.impl
+def _specialized(ctx: Any) -> Any:
+    return gemm.launch_wgmma(ctx, specialized=True, persistent=False)
+
+
+@warp_specialization.impl
+def _persistent(ctx: Any) -> Any:
+    return gemm.launch_wgmma(ctx, specialized=True, persistent=True)

