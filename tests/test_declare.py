@@ -12,9 +12,9 @@ import perfsuite
 from perfsuite.boundary import CaseError, PackError
 from perfsuite.devices.protocol import open_device
 from perfsuite.engine.measure import Session
-from perfsuite.model import Axes, Case, Settings, Work
+from perfsuite.model import Axes, Case, Settings, Tier, Work
 from perfsuite.packs import load
-from perfsuite.packs.load import load_pack
+from perfsuite.packs.load import Listing, list_pack, load_pack
 
 SCALE = '''
 import perfsuite
@@ -107,6 +107,8 @@ def test_another_pack_adds_an_implementation(
         ("nightly", 2000, "twice"),
         ("full", 5000, "twice"),
     ]
+    listing = Listing(loaded.pack, Tier.FULL, (), ())
+    assert {v.case.file[-9:] for v in list_pack(listing, loaded).variants} == {"/other.py"}
     with pytest.raises(PackError, match=r"own\.scala"):
         load_pack("other", written(tmp_path, "other", OTHER.format(case="own.scala")))
     found = load_pack("other", written(tmp_path, "other", OTHER.format(case="gone.scale")))

@@ -68,6 +68,8 @@ class Operator:
         if "work" not in fields:
             self._of_workload.setdefault("flops", 0.0)
         self.name: str = fields.setdefault("name", inputs.__name__)
+        # Where its code stands: in the pack whose variants these are.
+        self.place = inputs
         self.implementations: dict[str, Implementation] = {}
         self._reference: Function | None = None
         self._wrong: list[Function] = []
@@ -103,7 +105,7 @@ class Operator:
         )
         return function
 
-    def with_only(self, implementations: Iterable[Implementation]) -> Operator:
+    def with_only(self, implementations: Sequence[Implementation]) -> Operator:
         """Return the operator with somebody else's implementations, at all its points."""
         points = {
             tier: [{k: v for k, v in each.items() if k != IMPL} for each in grid(some)]
@@ -112,6 +114,7 @@ class Operator:
         other = Operator(self._inputs, points, {**self._fields, **self._of_workload})
         other._reference, other._wrong = self._reference, self._wrong
         other.implementations = {each.name: each for each in implementations}
+        other.place = next((each.function for each in implementations), self._inputs)
         return other
 
     def declared(self) -> list[Case | Claim]:

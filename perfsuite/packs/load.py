@@ -469,7 +469,9 @@ class _Expanded:
 
     def __init__(self, source: Pack, case: Case) -> None:
         self.source, self.case = source, case
-        build: Any = inspect.unwrap(getattr(case.build, "func", case.build))
+        operator = getattr(case.build, "__self__", None)
+        build: Any = operator.place if isinstance(operator, Operator) else case.build
+        build = inspect.unwrap(getattr(build, "func", build))
         code = getattr(build, "__code__", None)
         self._info = CaseInfo(
             **{name: getattr(case, name) for name in Declared.__struct_fields__},
