@@ -134,7 +134,7 @@ def test_run_under_a_profiler_leaves_the_check_out(perfsuite: Command, project: 
     ("args", "problem"),
     [
         (("steady.double[n=7]",), "no variant of"),
-        (("steady.double",), "no condition"),
+        (("steady.double",), "no variant id"),
         (("n=100",), "is no variant id"),
         (("other.double[n=100]",), "there is no pack for"),
         (("steady.double[n=100]", "--device", "abacus"), "unknown device 'abacus'"),

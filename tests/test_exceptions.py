@@ -82,7 +82,7 @@ def test_what_is_excepted_fails_nothing(
     assert any("acts no more" in note for note in exceptions.notes(run)) is ("11-21" in text)
 
 
-def test_a_rule_selects_by_conditions_or_glob(tmp_path: Path) -> None:
+def test_a_rule_selects_by_conditions_or_words(tmp_path: Path) -> None:
     selects = {
         "memory.copy[n=1024]": True,
         "memory.copy[n=*]": True,
@@ -91,7 +91,7 @@ def test_a_rule_selects_by_conditions_or_glob(tmp_path: Path) -> None:
         "n>=1000,case=copy": True,
         "pack=memory": True,
         "n=7": False,
-        "memory.copy": False,
+        "memory.copy": True,
         "memory.copy[nm=1024]": False,
         "nowhere=1": False,
     }

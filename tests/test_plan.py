@@ -69,6 +69,12 @@ VARIANTS = (
         ("pack=compute,tag!=canary", [4]),
         (" memory.copy[n=1024, impl=torch] ", [0]),
         (f"{VARIANTS[3].id} {VARIANTS[0].id}", [0, 3]),
+        ("compute", [3, 4]),
+        ("compute.gemm", [3]),
+        ("torch and not 1024", [1]),
+        ("gemm or 1024 torch and 1048576", [0, 1, 3]),
+        ("memory.copy[*,impl=tor*", [0, 1]),
+        ("*.gemm*", [3]),
     ],
 )
 def test_a_selection_takes(text: str, chosen: list[int]) -> None:
@@ -79,7 +85,8 @@ def test_a_selection_takes(text: str, chosen: list[int]) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        *((text, "no condition") for text in ("impl", "impl=", "=x", "impl=a,", "n=>1", "a b=1")),
+        *((text, "ends in") for text in ("copy and", "not")),
+        *((text, "no condition") for text in ("impl=", "=x", "impl=a,", "n=>1", "a b=1")),
         ("n>=many", "no number"),
         ("size=1", r"axis 'size'(.|\n)*dtype, fused, impl, m, n"),
         *((text, "no variant of 5") for text in ("n=7", "pack=none", "impl>3", "fused>0")),

@@ -42,6 +42,7 @@ from perfsuite.model import (
     Variant,
     because,
 )
+from perfsuite.packs import GRAMMAR
 from perfsuite.packs.find import TAKEN_NAMES, discover
 from perfsuite.packs.select import missing_need, parse_selection
 from perfsuite.packs.select import select as chosen
@@ -49,7 +50,6 @@ from perfsuite.report import view
 from perfsuite.report.data import RunView, read
 from perfsuite.report.files import PAGE, comment, render_beside, render_page, write_report
 from perfsuite.report.terminal import accounts_of, summary
-from perfsuite.run.accept import is_selected
 from perfsuite.run.config import Config, exceptions_of
 from perfsuite.run.expected import find_expected
 from perfsuite.run.finish import run_view_of
@@ -110,11 +110,11 @@ def version_option(
 
 
 Select = Annotated[
-    str, typer.Option("--select", metavar="EXPR", help="As --perf-select: 'impl=triton,n>=1e6'")
+    str, typer.Option("--select", metavar="EXPR", help=f"As --perf-select: {GRAMMAR}")
 ]
 Selected = Annotated[
     list[str] | None,
-    typer.Option("--select", metavar="WORD", help="A pack, pack.case, id or pattern; repeatable"),
+    typer.Option("--select", metavar="EXPR", help=f"As --perf-select: {GRAMMAR}; repeatable"),
 ]
 TierOption = Annotated[Tier, typer.Option(help="How many values of each axis")]
 
@@ -196,9 +196,8 @@ def run(
     """
     from perfsuite.cli.launch import Order, launch
 
-    selection = parse_selection(variant)
-    exact = next((term.value for term in selection.terms if not term.name), "")
-    if not exact:
+    exact = "".join(variant.split())
+    if "[" not in exact:
         raise UsageError(
             f"{variant!r} is no variant id", remedy="copy one from perfsuite list, in quotes"
         )
@@ -211,7 +210,7 @@ def run(
             home.error if home else f"there is no pack for {name!r}",
             remedy="" if home else f"packs: {', '.join(each.name for each in packs)}",
         )
-    (found,) = chosen(home.variants, selection)
+    (found,) = chosen(home.variants, parse_selection(exact))
     where, _, own = resolved(device, packs)
     order = Order(
         pack=found.pack,
@@ -275,13 +274,14 @@ def runs() -> None:
 
 @app.command()
 def why(
-    variant: Annotated[str, typer.Argument(help="An id, a case, a pattern such as '*softmax*'")],
+    variant: Annotated[str, typer.Argument(help=GRAMMAR.capitalize())],
     run: Annotated[str, typer.Option("--run", metavar="RUN", help="Default: the newest")] = "",
 ) -> None:
     """Say a variant's verdict in the last run, its numbers, and what explains them."""
     project = find_project()
     run_view = viewed(with_baselines(project, None), stored_run(project, run))
-    told = {n: a for n, a in accounts_of(run_view, project).items() if is_selected(n, variant)}
+    wanted = parse_selection(variant)
+    told = {n: a for n, a in accounts_of(run_view, project).items() if wanted.accepts(n)}
     if not told:
         raise UsageError(
             f"run {run_view.run.id} has no variant {variant!r}",

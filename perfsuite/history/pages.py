@@ -17,10 +17,11 @@ from typer.core import TyperGroup
 
 from perfsuite.boundary import PerfError, UsageError
 from perfsuite.model import CYCLES, TIME
+from perfsuite.packs import GRAMMAR
+from perfsuite.packs.select import parse_selection
 from perfsuite.report import files, view
 from perfsuite.report.data import grouped
 from perfsuite.report.groups import alike
-from perfsuite.run.accept import is_selected
 from perfsuite.run.config import Config
 from perfsuite.run.project import find_project, say, say_table, stored_run, with_baselines
 from perfsuite.run.run import why
@@ -59,9 +60,7 @@ history = typer.Typer(
 
 @history.command()
 def show(
-    variant: Annotated[
-        str, typer.Argument(help="A pack, a case, an id, or a pattern with * and ?; else all")
-    ] = "",
+    variant: Annotated[str, typer.Argument(help=f"All, or {GRAMMAR}")] = "",
     metric: Annotated[
         str, typer.Option(metavar="NAME", help="A metric as in reports; else the time")
     ] = "",
@@ -76,7 +75,8 @@ def show(
         known = found or [s for sku in store.skus() for s in store.trends(sku, metrics=metrics)]
         known.sort(key=lambda one: (one.key.metric == TIME.name, one.key.case_version))
         main = {(one.key.sku, one.key.variant): one for one in known}
-        chosen = [one for one in main.values() if is_selected(one.key.variant, variant or "*")]
+        wanted = parse_selection(variant)
+        chosen = [one for one in main.values() if wanted.accepts(one.key.variant)]
         names = sorted({one.key.variant for one in chosen})
         say_notes(store)
         if not names:

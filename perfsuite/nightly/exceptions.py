@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from fnmatch import fnmatchcase
-from functools import cache
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,7 +36,6 @@ FILE = "exceptions.toml"
 # What a waiver may excuse: new code, or a new driver.
 WAIVED = frozenset({Word.SLOWER, Word.ENVIRONMENT})
 # What stands before a dot is a pack: conditions on axes have their operator first.
-_GLOB = re.compile(r"[\w*?-]+\.")
 _REMEDY = (
     'correct the entry: up_to is written "+8 %", issue is an https address; '
     "docs/baselines.md shows one of each kind"
@@ -58,7 +56,7 @@ class Quarantine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     where: str = ""
 
     def __post_init__(self) -> None:
-        _accepting(self.select)
+        parse_selection(self.select)
 
     @property
     def excepted(self) -> Excepted:
@@ -67,7 +65,7 @@ class Quarantine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def accepts(self, variant: Variant) -> bool:
         """Say whether the rule selects a variant."""
-        return _accepting(self.select)(variant)
+        return parse_selection(self.select).accepts(variant)
 
     def covers(self, variant: Variant, run: Run) -> bool:
         """Say whether the rule is about a variant, on the SKU where a run measures it."""
@@ -212,15 +210,3 @@ def _rules(path: Path) -> Iterator[Quarantine]:
         raise StoreError(error.what, where=place, remedy=error.remedy) from error
     except (ValueError, RecursionError) as error:  # what is no TOML, no UTF-8, no number, too deep
         raise StoreError(f"not valid TOML: {error}", where=place, remedy=_REMEDY) from error
-
-
-@cache
-def _accepting(select: str) -> Callable[[Variant], bool]:
-    """Return what tells a rule's variants: conditions, or a glob of ids.
-
-    Brackets are part of ids, not a choice of letters.
-    """
-    if not _GLOB.match(select):
-        return parse_selection(select).accepts
-    glob = select.strip().replace("[", "[[]")
-    return lambda variant: fnmatchcase(variant.id, glob)

@@ -7,8 +7,9 @@ import importlib.util
 import operator
 import random
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cache
 from importlib.machinery import PathFinder
 from typing import NamedTuple
@@ -20,11 +21,9 @@ from perfsuite.model import (
     DeviceFacts,
     Need,
     Pack,
-    Scalar,
     Shard,
     Variant,
     built_in,
-    format_value,
 )
 from perfsuite.packs.load import ARCH, RESERVED
 
@@ -32,7 +31,8 @@ from perfsuite.packs.load import ARCH, RESERVED
 RANKS_PER_CORE = 4
 
 _TERM = re.compile(r"\s*([A-Za-z]\w*)\s*(!=|>=|<=|=|>|<)\s*([^\s=<>!,]+)\s*\Z")
-_EXACT = re.compile(r"(?:\s*[A-Za-z]\w*\.[A-Za-z]\w*\[[^\[\]]*\])+\s*\Z")
+JOINING = ("and", "or", "not")
+_INSIDE = re.compile(r"\[[^\[\]]*(?:\]|\Z)")
 _ORDERS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
@@ -42,56 +42,89 @@ _ORDERS: Mapping[str, Callable[[float, float], bool]] = {
 
 
 class Term(NamedTuple):
-    """One condition of a selection: an axis, or one of the reserved words, or the ids ("")."""
+    """One condition of a selection: an axis, or one of the reserved words."""
 
     name: str
     operator: str
     value: str
 
-    def accepts(self, variant: Variant) -> bool:
-        """Say whether the variant meets the condition; one without the axis never does."""
-        words: Mapping[str, Sequence[Scalar]] = {
-            "": (variant.id,),
-            "pack": (variant.pack,),
-            "case": (variant.case.name,),
-            "tag": variant.case.tags,
-        }
-        found = words.get(self.name, ())
-        if self.name in variant.axes:
-            found = (variant.axes[self.name],)
+    def accepts(self, name: str, tags: Sequence[str]) -> bool:
+        """Say whether the variant of this id meets it; one without the axis never does."""
+        pack, case, axes = _parts(name)
+        words = {"pack": (pack,), "case": (case,), "tag": tags}
+        found = (axes[self.name],) if self.name in axes else words.get(self.name, ())
         number = _number(self.value)
         numbers = [each for each in map(_number, found) if each is not None]
         if self.operator in _ORDERS and number is not None:
             return any(_ORDERS[self.operator](each, number) for each in numbers)
-        wanted = self.value.split() if not self.name else [self.value]
-        is_equal = not {*wanted}.isdisjoint(map(format_value, found)) or number in numbers
+        is_equal = self.value in found or number in numbers
         if self.operator == "=":
             return is_equal
         return bool(found or self.name == "tag") and not is_equal
 
 
+class Word(NamedTuple):
+    """A pack, case, id or value of an axis, or a pattern of one; ``is_wanted`` or not."""
+
+    text: str
+    is_wanted: bool = True
+
+    def accepts(self, name: str, _tags: Sequence[str]) -> bool:
+        """Say whether it names the variant of this id. Brackets are no choice of letters."""
+        pack, case, axes = _parts(name)
+        pattern = self.text.replace("[", "[[]")
+        known = (name, pack, case, f"{pack}.{case}", *axes.values())
+        return any(fnmatchcase(each, pattern) for each in known) is self.is_wanted
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Conditions that a variant must all meet; none take all."""
+    """Alternatives, each of which a variant must meet whole; none take all."""
 
     text: str = ""
-    terms: tuple[Term, ...] = ()
+    alternatives: tuple[tuple[Term | Word, ...], ...] = ()
 
-    def accepts(self, variant: Variant) -> bool:
-        """Say whether the variant meets all conditions; an axis it lacks is never met."""
-        return all(term.accepts(variant) for term in self.terms)
+    def accepts(self, variant: Variant | str) -> bool:
+        """Say whether a variant is selected; of an id alone no tag is known."""
+        name, tags = (variant, ()) if isinstance(variant, str) else (variant.id, variant.case.tags)
+        found = (all(each.accepts(name, tags) for each in some) for some in self.alternatives)
+        return not self.alternatives or any(found)
+
+
+def _parts(name: str) -> tuple[str, str, dict[str, str]]:
+    """Return pack, case and axes of an id."""
+    head, _, inside = name.partition("[")
+    pack, _, case = head.partition(".")
+    bound = (each.partition("=") for each in inside.removesuffix("]").split(",") if each)
+    return pack, case, {axis: value for axis, _, value in bound}
 
 
 def parse_selection(text: str) -> Selection:
-    """Read ``impl=triton,n>=1e6``, where a comma means and, or the exact ids of variants.
+    """Read a selection: conditions, or words, as ``perfsuite.packs.GRAMMAR`` says.
 
-    Besides axes there are ``pack``, ``case`` and ``tag``. What cannot be read is a ``UsageError``.
+    In ``impl=triton,n>=1e6`` a comma means and; besides axes there are ``pack``, ``case`` and
+    ``tag``. Words and ids are alternatives where they are not joined by ``and``. What cannot be
+    read is a ``UsageError``.
     """
-    if not text.strip():
-        return Selection(text)
-    if _EXACT.match(text):
-        return Selection(text, (Term("", "=", "".join(text.split()).replace("]", "] ")),))
-    terms = []
+    if re.search("[=<>]", _INSIDE.sub("", text)):
+        return Selection(text, (tuple(_terms(text)),))
+    found: list[list[Term | Word]] = []
+    joins, is_wanted = False, True
+    for each in _INSIDE.sub(lambda found: "".join(found[0].split()), text).split():
+        if each in JOINING:
+            joins, is_wanted = each == "and" or (joins and each == "not"), each != "not"
+            continue
+        if not (joins and found):
+            found.append([])
+        found[-1].append(Word(each, is_wanted))
+        joins, is_wanted = False, True
+    if joins or not is_wanted:
+        what = f"the selection ends in {text.rsplit(maxsplit=1)[-1]!r}"
+        raise UsageError(what, where=repr(text), remedy="write a word behind it")
+    return Selection(text, tuple(map(tuple, found)))
+
+
+def _terms(text: str) -> Iterator[Term]:
     for part in text.split(","):
         match = _TERM.match(part)
         if match is None:
@@ -105,15 +138,14 @@ def parse_selection(text: str) -> Selection:
         if term.operator in _ORDERS and _number(term.value) is None:
             what = f"{term.value!r} is no number to compare {term.name!r} with"
             raise UsageError(what, where=repr(text), remedy="use = or != for words")
-        terms.append(term)
-    return Selection(text, tuple(terms))
+        yield term
 
 
 def select(variants: Sequence[Variant], selection: Selection) -> tuple[Variant, ...]:
     """Return the variants that the selection takes; ``UsageError`` if it takes none."""
     known = {axis for variant in variants for axis in variant.axes}
-    for term in selection.terms:
-        if term.name not in {"", *known, *RESERVED}:
+    for term in (each for some in selection.alternatives for each in some):
+        if isinstance(term, Term) and term.name not in {*known, *RESERVED}:
             raise UsageError(
                 f"no variant has the axis {term.name!r}",
                 where=repr(selection.text),
@@ -130,9 +162,7 @@ def select(variants: Sequence[Variant], selection: Selection) -> tuple[Variant, 
     return chosen
 
 
-def _number(value: Scalar) -> float | None:
-    if isinstance(value, bool):
-        return None
+def _number(value: str) -> float | None:
     try:
         return float(value)
     except ValueError:

@@ -6,7 +6,6 @@ import reprlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from perfsuite.boundary import UsageError, is_plain, plain
@@ -23,6 +22,8 @@ from perfsuite.model import (
     Variant,
     Word,
 )
+from perfsuite.packs import GRAMMAR
+from perfsuite.packs.select import parse_selection
 from perfsuite.run.against import is_same_code
 from perfsuite.store.baselines import (
     ADDED,
@@ -182,7 +183,8 @@ def _standing(run: Run, old: BaselineEntry, new: BaselineEntry, then: Source | N
 
 def refuse_changed(run: Run, select: Sequence[str] = ()) -> None:
     """Raise UsageError if what is selected of a run is of code that is in no commit."""
-    names = [n.id for n in run.variants if not select or any(is_selected(n.id, w) for w in select)]
+    chosen = [parse_selection(word) for word in select or ("",)]
+    names = [one.id for one in run.variants if any(each.accepts(one.variant) for each in chosen)]
     if changed := sorted({name.partition(".")[0] for name in names if _is_changed(run, name)}):
         raise UsageError(
             f"the code of {', '.join(changed)} is changed since {run.commit}, and in no commit",
@@ -273,19 +275,23 @@ def _chosen(run: Run, select: Sequence[str]) -> dict[str, Result]:
             f"run {run.id!r} was interrupted",
             remedy="finish it with --perf-resume, or name the packs or variants to accept of it",
         )
-    names = {result.variant for result in run.results}
-    for word in select:
-        if not any(is_selected(name, word) for name in names):
+    variants = {one.id: one.variant for one in run.variants}
+    names = {result.variant for result in run.results if result.variant in variants}
+    wanted = [parse_selection(word) for word in select or ("",)]
+    for each in wanted:
+        if not any(each.accepts(variants[name]) for name in names):
             raise UsageError(
-                f"run {run.id!r} has no result of {word!r}",
-                remedy="select by pack, by pack.case or by a whole variant id of this run",
+                f"run {run.id!r} has no result of {each.text!r}", remedy=f"select by {GRAMMAR}"
             )
-    words = select or names
     # By stage, the last of each; what did not end ok tells why.
     ended = {(result.variant, result.stage): result for result in run.results}
     worst_last = sorted(ended.values(), key=lambda result: result.status is not Status.OK)
     chosen = {result.variant: result for result in worst_last}
-    return {n: r for n, r in chosen.items() if any(is_selected(n, word) for word in words)}
+    return {
+        name: result
+        for name, result in chosen.items()
+        if name in variants and any(each.accepts(variants[name]) for each in wanted)
+    }
 
 
 def _refused(results: Iterable[Result]) -> dict[str, str]:
@@ -304,12 +310,6 @@ def named(refused: Mapping[str, str]) -> Iterator[str]:
         yield f"{name} ({refused[name]})"
     if len(refused) > _MOST_NAMED:
         yield f"{len(refused) - _MOST_NAMED} more"
-
-
-def is_selected(name: str, word: str) -> bool:
-    """Say whether a word names a variant: its pack, pack.case or id, or a pattern with * and ?."""
-    is_part = name == word or name.startswith((f"{word}.", f"{word}["))
-    return is_part or fnmatchcase(name, word.replace("[", "[[]"))
 
 
 def check_sku(sku: Sku, folder: Path) -> None:

@@ -38,6 +38,7 @@ from perfsuite.model import (
     seconds_of,
     words_of,
 )
+from perfsuite.packs import GRAMMAR
 
 if TYPE_CHECKING:
     import pytest
@@ -205,7 +206,7 @@ OPTIONS: Mapping[str, Option] = {
     ),
     "--perf-select": _value(
         "EXPR",
-        "variants by axis, pack, case or id: 'impl=triton,n>=1e6'; -k takes words",
+        f"variants: {GRAMMAR}",
         default="",
     ),
     "--perf-device": _value(
