@@ -200,14 +200,10 @@ def blank(text: str, pattern: str) -> str:
     return re.sub(pattern, lambda m: "\n" * m[0].count("\n"), text, flags=re.DOTALL | re.MULTILINE)
 
 
-# Pages whose sentences are still long: a page that was rewritten leaves this list.
-LONG = """"""
-
-
 @pytest.mark.parametrize("path", [*PAGES, ROOT / "CHANGELOG.md"], ids=label)
 def test_a_sentence_has_at_most_twenty_words(path: Path) -> None:
-    if path.stem in f"{LONG} notebook proof".split():
-        pytest.skip("not for users, or not yet rewritten")
+    if path.stem in {"notebook", "proof"}:
+        pytest.skip("no page for users")
     found = [
         f"{label(path)}:{line}: {len(words)} words: {sentence}"
         for line, sentence in _sentences(path)
