@@ -342,8 +342,8 @@ SENTENCES: Mapping[str, str] = {
     "processes_elsewhere": "{now} processes against {before} on another device",
     "regime": "it was timed as {before} and is now timed as {now}",
     "sampling": (
-        "it was sampled by {before} and is now by {now}. Times are not compared. "
-        "Accept this run to compare later ones"
+        "times are not compared: sampled by {before} before, and by {now} now; "
+        "accept this run to compare later ones"
     ),
     "stored_time": "a CPU's time is not judged against a stored one",
     "time": "time {time:log}",
