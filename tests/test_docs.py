@@ -189,9 +189,8 @@ def _sentences(path: Path) -> Iterator[tuple[int, str]]:
     ends = r"(?<=[.!?])(?=[*)\"]*\s)|\n\s*\n|\n *(?:[-*]|\d+\.) "
     start = 0
     for end in [*(each.end() for each in re.finditer(ends, text)), len(text)]:
-        sentence = " ".join(text[start:end].split())
-        lead = len(text[start:end]) - len(text[start:end].lstrip())
-        yield text.count("\n", 0, start + lead) + 1, sentence
+        lines = text.count("\n", 0, end - len(text[start:end].lstrip()))
+        yield lines + 1, " ".join(text[start:end].split())
         start = end
 
 
@@ -229,9 +228,7 @@ def test_the_site_builds_without_a_warning_and_needs_no_network(tmp_path: Path) 
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     pages = [path.read_text("utf-8") for path in tmp_path.rglob("*.html")]
-    asked = (
-        r"<(?:script|img|iframe)[^>]*\ssrc=\"?https?:[^\s>]*|<link[^>]*stylesheet[^>]*https?:[^>]*"
-    )
+    asked = r"<(?:script|img|iframe)[^>]*\ssrc=\"?https?:[^\s>]*|<link[^>]*stylesheet[^>]*https?:"
     assert {found for page in pages for found in re.findall(asked, page)} == set()
 
 
