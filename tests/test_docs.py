@@ -186,8 +186,7 @@ def _sentences(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the sentences of a page with their lines: no code, no tables, no headings, no links."""
     text = blank(path.read_text("utf-8"), r"^( *)```.*?^\1```|<!--.*?-->|^\|.*?$|^ *#.*?$")
     text = re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", re.sub(r"`[^`]+`", "CODE", text))
-    ends = r"(?<=[.!?])(?=[*)\"]*\s)|\n\s*\n|\n *(?:[-*]|\d+\.) "
-    start = 0
+    start, ends = 0, r"(?<=[.!?])(?=[*)\"]*\s)|\n\s*\n|\n *(?:[-*]|\d+\.) "
     for end in [*(each.end() for each in re.finditer(ends, text)), len(text)]:
         lines = text.count("\n", 0, end - len(text[start:end].lstrip()))
         yield lines + 1, " ".join(text[start:end].split())
@@ -222,9 +221,9 @@ def test_the_tutorial_s_code_is_what_new_pack_writes() -> None:
 
 @pytest.mark.skipif(not find_spec("material") and not CI, reason="mkdocs-material is not installed")
 def test_the_site_builds_without_a_warning_and_needs_no_network(tmp_path: Path) -> None:
-    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(SITE / "mkdocs.yml")]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"}
-    command = [*build, "--site-dir", str(tmp_path)]
+    site = ["-f", str(SITE / "mkdocs.yml"), "--site-dir", str(tmp_path)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", *site]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     pages = [path.read_text("utf-8") for path in tmp_path.rglob("*.html")]
