@@ -39,9 +39,9 @@ class Block:
     said: Mapping[str, str] = field(default_factory=dict)
 
     def commands(self) -> list[str]:
-        """Return what stands behind the prompts of a console, with what continues it."""
-        text = self.text.replace("\\\n", " ")
-        return [line[2:] for line in text.splitlines() if line.startswith("$ ")]
+        """Return the lines of a shell, or what stands behind the prompts of a console."""
+        lines = self.text.replace("\\\n", " ").splitlines()
+        return lines if self.language == "sh" else [x[2:] for x in lines if x.startswith("$ ")]
 
 
 def label(path: Path) -> str:
@@ -74,7 +74,7 @@ def mentioned(path: Path) -> list[str]:
     """Return the commands of ours that a page names, in blocks of any kind and in its text."""
     blocks = blocks_of(path)
     consoles = [command for block in blocks for command in block.commands()]
-    shells = [b for b in blocks if b.language in {"", "bash", "sh"}]
+    shells = [b for b in blocks if b.language in {"", "bash"}]
     plain = [line for b in shells for line in b.text.replace("\\\n", " ").splitlines()]
     inline = _INLINE.findall(_FENCE.sub("", path.read_text(encoding="utf-8")))
     told = [text for text in (*plain, *inline) if text.startswith(_WORDS)]

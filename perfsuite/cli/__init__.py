@@ -626,8 +626,8 @@ def new_pack(name: str, folder: Path | None = None, *, taken: Sequence[str] = ()
     if not NAME.match(name) or len(name) > LONGEST or name in TAKEN_NAMES:
         raise UsageError(
             f"{name!r} cannot be a pack's name",
-            remedy=f"take up to {LONGEST} lower-case letters, digits and single underscores, a "
-            "letter first, as in acme or acme_kernels; 'sku' is taken",
+            remedy=f"take up to {LONGEST} lower-case letters, digits and single underscores. Begin "
+            "with a letter, as in acme or acme_kernels. 'sku' is taken",
         )
     if name in taken:
         raise UsageError(

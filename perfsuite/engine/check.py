@@ -280,8 +280,8 @@ class Recheck:
     def _wrong(self, what: str, why: str = "") -> WrongResultError:
         return WrongResultError(
             f"{what} after {self.plan.launched} launches{why}",
-            remedy="let each launch do all its work on the inputs that it is handed; what it "
-            "writes comes from rng.empty or is returned, or say in_place=True",
+            remedy="let each launch do all its work on the inputs that it is handed. Write to what "
+            "rng.empty made, return the result, or say in_place=True",
         )
 
 

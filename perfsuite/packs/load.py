@@ -238,8 +238,8 @@ def _hooks_of(source: Pack, provider: Any) -> Any:
         what = f"it states PERFSUITE_API = {shown(stated)}, and this perfsuite knows 1"
         raise source.refuse(f"{what} to {API_VERSION}", remedy="install a newer perfsuite")
     remedy = (
-        f"mark hooks with @perfsuite.hookimpl; they are {', '.join(HOOKS)}, and perfsuite.hooks "
-        "states their arguments; other functions of the module must not be named perf_*"
+        f"mark hooks with @perfsuite.hookimpl: {', '.join(HOOKS)}. perfsuite.hooks has "
+        "their arguments. Give other functions no name perf_*"
     )
     try:
         manager = _manager(hooks, provider, source.name)

@@ -342,7 +342,7 @@ SENTENCES: Mapping[str, str] = {
     "processes_elsewhere": "{now} processes against {before} on another device",
     "regime": "it was timed as {before} and is now timed as {now}",
     "sampling": (
-        "it was sampled by {before} and is now by {now}: times are not compared; "
+        "times are not compared: sampled by {before} before, and by {now} now; "
         "accept this run to compare later ones"
     ),
     "stored_time": "a CPU's time is not judged against a stored one",
@@ -367,8 +367,8 @@ SENTENCES: Mapping[str, str] = {
     # Why there is no side A.
     "shallow": "the old code is not here: this clone is shallow and lacks {code}; do: {remedy}",
     "squashed": (
-        "the old code is not here: {code} is not in this repository (squashed, rebased, or "
-        "kept on another machine); do: {remedy}"
+        "the old code is not here: this repository lacks {code} (squashed, rebased, or "
+        "of another machine); do: {remedy}"
     ),
     "no_git": "the old code is not here: the code of {pack} is in no git repository; do: {remedy}",
     "no_wheel": "the old code is not here: {code}; do: {remedy}",

@@ -390,8 +390,8 @@ def of_one_code(run: Run) -> Iterator[tuple[str, str]]:
 # What helps where a revision was asked for and not measured.
 MAKE = f"name another revision, or {FROM_THERE}"
 INSTALL = (
-    "install the code under test from the repository (pip install -e), or name its repository "
-    "(perf_repo), or the packs that are of it (--perf-packs)"
+    "install the code under test from its repository (pip install -e). "
+    "Or name the repository (perf_repo), or its packs (--perf-packs)"
 )
 QUIET = "end other work on this machine and measure again"
 # What helps where the code that an entry comes from cannot be side A.

@@ -211,8 +211,8 @@ OPTIONS: Mapping[str, Option] = {
     ),
     "--perf-device": _value(
         "NAME",
-        "where to measure: auto (the GPUs if there are any, else a device that a pack brings, "
-        f"else the CPU), {', '.join(BUILT_IN_DEVICES)}, or a pack's",
+        f"where to measure: auto, {', '.join(BUILT_IN_DEVICES)}, or a pack's. "
+        "auto takes the GPUs, else a pack's device, else the CPU",
         default="auto",
     ),
     "--perf-packs": _value(
@@ -236,13 +236,13 @@ OPTIONS: Mapping[str, Option] = {
         "const": ALWAYS,
         "choices": (ALWAYS, AUTO),
         "metavar": AUTO,
-        "help": "go on with the last run, which was interrupted, and keep what it measured; "
-        "=auto starts a new run where there is none of this code and request",
+        "help": "go on with the interrupted run, and keep what it measured. "
+        "=auto starts a new run if none fits this code and request",
     },
     "--perf-time": _value(
         "DURATION",
-        "how long the run may take: 30m, 90s, 1h30m; what is unclear, changed or was not measured "
-        "for longest comes first, and what has no room is named",
+        "how long the run may take: 30m, 90s, 1h30m. The oldest, unclear and changed variants "
+        "come first. The rest is named",
         kind=_time,
     ),
     "--perf-wait": {

@@ -305,7 +305,7 @@ def plausible(result: Result, variant: Variant, peaks: Peaks) -> Result:
     return replace(
         result,
         status=Status.ERROR,
-        reason=f"{share:.0%} of the measured ceiling: the work formula counts too much, the "
+        reason=f"{share:.0%} of the measured ceiling. The work formula counts too much, the "
         "launch does too little, or its inputs were not cold",
     )
 

@@ -381,8 +381,8 @@ def clock_notes(run: Run) -> Iterator[str]:
     """Say it if a run's id is of a later time than its start, as where the clock was set back."""
     if run.id[:15] > datetime.fromisoformat(run.started).astimezone(UTC).strftime(_SECOND):
         yield (
-            f"this machine's clock is behind its runs: the id {run.id} is of a later time, so that "
-            "this run counts as the newest; set the clock, or move runs of the future away"
+            f"this machine's clock is behind its runs: the id {run.id} is of a later time. "
+            "So this run counts as the newest. Set the clock, or move the later runs away"
         )
 
 
