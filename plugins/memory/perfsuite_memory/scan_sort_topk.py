@@ -85,11 +85,11 @@ def _prefixes(x: Any) -> Any:
 
 @scan_sort_topk.wrong
 def _mistaken(x: Any, out: Any, *, op: str) -> Any:
-    """Look back too early; sort without the sign bit turned; look at whole tiles only."""
+    """Look back too early; sort without the sign bit turned; leave out the last element."""
     if op == "scan":
         return torch.cat([half.cumsum(0) for half in x.chunk(2)]).int()
     if op == "topk":
-        return x[: (len(x) - 1) // 1024 * 1024].topk(K).values
+        return x[:-1].topk(K).values
     return torch.cat((x[x >= 0].sort().values, x[x < 0].sort().values))
 
 
