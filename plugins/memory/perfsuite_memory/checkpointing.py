@@ -63,7 +63,9 @@ def checkpointing(ctx: Any, *, width: int, seq: int, impl: str) -> perfsuite.Wor
     def make_inputs(rng: Any) -> tuple[Any, ...]:
         shapes = LAYERS * weight_shapes(width)
         weights = [rng.randn(*shape) * shape[0] ** -0.5 for shape in shapes]
-        x = rng.randn(1, seq, width, dtype="bfloat16")
+        # Larger than what layers add: else what tokens have in common is most of a gradient, and some
+        # of its rows are so small that a missing tile would not be seen.
+        x = 8 * rng.randn(1, seq, width, dtype="bfloat16")
         return x, *(weight.bfloat16().requires_grad_() for weight in weights)
 
     def exact() -> dict[str, float]:
@@ -81,7 +83,7 @@ def checkpointing(ctx: Any, *, width: int, seq: int, impl: str) -> perfsuite.Wor
         reference=_reference,
         wrong=_detached,
         # A bf16 value is off by up to 2^-9, and a gradient goes through some ten of them a layer.
-        tolerance=2e-2,
+        tolerance=1.6e-2,
         # Checkpoints are Python that runs in the backward pass.
         captures=False,
         flops=flops(width, seq),
