@@ -63,8 +63,8 @@ def checkpointing(ctx: Any, *, width: int, seq: int, impl: str) -> perfsuite.Wor
     def make_inputs(rng: Any) -> tuple[Any, ...]:
         shapes = LAYERS * weight_shapes(width)
         weights = [rng.randn(*shape) * shape[0] ** -0.5 for shape in shapes]
-        # Larger than what layers add: else what tokens have in common is most of a gradient, and some
-        # of its rows are so small that a missing tile would not be seen.
+        # Larger than what layers add: else what tokens have in common is most of a gradient, some
+        # of whose rows are then so small that a missing tile would not be seen.
         x = 8 * rng.randn(1, seq, width, dtype="bfloat16")
         return x, *(weight.bfloat16().requires_grad_() for weight in weights)
 

@@ -78,7 +78,7 @@ def _managed(ctx: Any, *, mib: int, impl: str) -> Any:
     def send(kind: str) -> None:
         if impl == "prefetch":
             place = driver.CUmemLocation()
-            place.type = driver.CUmemLocationType[f"CU_MEM_LOCATION_TYPE_{kind}"]
+            place.type = getattr(driver.CUmemLocationType, f"CU_MEM_LOCATION_TYPE_{kind}")
             place.id = 0
             asked(driver.cuMemPrefetchAsync(address, size, place, 0, stream()))
 
