@@ -45,8 +45,8 @@ def properties(place: Any = 0) -> Any:
 
 
 def sm_count(place: Any = 0) -> int:
-    """Return how many SMs a GPU has; a place that is no GPU counts as one."""
-    if isinstance(place, str) and torch.device(place).type != "cuda":
+    """Return how many SMs a GPU has; a CPU, or a machine without a GPU, counts as one."""
+    if place == "cpu" or not torch.cuda.is_available():
         return 1
     return int(properties(place).multi_processor_count)
 

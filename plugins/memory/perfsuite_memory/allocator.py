@@ -5,16 +5,15 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import perfsuite
-from perfsuite_memory import driver
+from perfsuite.gpu import asked, driver, stream, torch
 
 SLOTS = 16
 # Sizes from 512 bytes to 8 MiB, as many within each power of two, cut to whole values.
 LEAST_BITS, MOST_BITS = 9, 23
-IMPLEMENTATIONS = ("cuda_malloc", "default_pool", "kept_pool", "torch")
 Trace = tuple[tuple[int, int], ...]
 
 
@@ -47,13 +46,10 @@ class Heap:
 
 
 @perfsuite.case(
-    axes={"steps": [256], "impl": list(IMPLEMENTATIONS)},
-    full={"steps": [64, 1024]},
-    waits=lambda impl, **_: impl == "torch",
-    needs=[
-        perfsuite.package("torch"),
-        perfsuite.cuda().when(impl=["cuda_malloc", "default_pool", "kept_pool"]),
-    ],
+    smoke={"steps": 256, "impl": ["cuda_malloc", "default_pool", "kept_pool"]},
+    nightly={"steps": 256, "impl": "torch"},
+    full={"steps": [64, 1024], "impl": ["cuda_malloc", "default_pool", "kept_pool", "torch"]},
+    needs=[perfsuite.cuda().when(impl=["cuda_malloc", "default_pool", "kept_pool"])],
     memory_bytes=lambda steps, impl: SLOTS << MOST_BITS,
     metrics=[
         perfsuite.Metric("overlaps"),
@@ -72,46 +68,39 @@ def allocator(ctx: Any, *, steps: int, impl: str) -> perfsuite.Workload:
     whenever the host waits, kept_pool keeps it; torch is torch's own. At the end each live block
     gets a number, and all are read back.
     """
-    heaps = {"cuda_malloc": _raw_heap, "default_pool": _pool_heap, "torch": _torch_heap}
-    heap = _kept_heap() if impl == "kept_pool" else heaps[impl](ctx)
-    trace = trace_of(steps)
+    heap, trace = _heap(impl, ctx.place), trace_of(steps)
     marks = _host_marks if ctx.device == "cpu" else _gpu_marks
+    numbers = partial(torch.arange, 1, SLOTS + 1, dtype=torch.int32, device=ctx.place)
+
+    def counted() -> dict[str, float]:
+        found = {"overlaps": float(overlaps(heap, trace))}
+        held = {"kept_pool": _held_by_pool, "torch": _held_by_torch}.get(impl)
+        if ctx.device != "cpu" and held is not None:
+            found["reserved_bytes"] = float(held(trace))
+        return found
+
     return perfsuite.Workload(
         fn=lambda out: _play(heap, trace, lambda blocks: marks(blocks, out)),
         make_inputs=lambda rng: (rng.empty(SLOTS, dtype="int32"),),
-        reference=reference,
-        wrong=_handed_out_twice,
+        reference=lambda out: numbers(),
+        # The last block was handed out while another still had it.
+        wrong=lambda out: torch.cat((numbers()[-1:], numbers()[1:])),
         tolerance=0.0,
         captures=False,
-        exact=lambda: _counted(heap, trace, impl, ctx.device),
+        exact=counted,
     )
 
 
-CLAIMS = (
-    perfsuite.Claim(
-        name="pool_over_cuda_malloc",
-        case="allocator",
-        faster={"impl": "kept_pool"},
-        than={"impl": "cuda_malloc"},
-        by=1.3,
-        needs=(perfsuite.cuda(),),
-        source="AI Systems Performance Engineering, companion code, folder ch11: stream-ordered "
-        "allocation is 1.49 to 2.11 times as fast on B200 machines; 1.3 is asked for",
-    ),
+OVER_CUDA_MALLOC = perfsuite.Claim(
+    name="pool_over_cuda_malloc",
+    case="allocator",
+    faster={"impl": "kept_pool"},
+    than={"impl": "cuda_malloc"},
+    by=1.3,
+    needs=(perfsuite.cuda(),),
+    source="AI Systems Performance Engineering, companion code, folder ch11: stream-ordered "
+    "allocation is 1.49 to 2.11 times as fast on B200 machines; 1.3 is asked for",
 )
-
-
-def reference(out: Any) -> Any:
-    """Return the numbers that the blocks were given."""
-    import torch
-
-    return torch.arange(1, SLOTS + 1, dtype=torch.int32, device=out.device)
-
-
-def _handed_out_twice(out: Any) -> None:
-    """Hand the last block out while another still has it."""
-    out.copy_(reference(out))
-    out[0] = out[-1]
 
 
 def _play(heap: Heap, trace: Trace, look: Callable[[list[int]], None]) -> None:
@@ -133,57 +122,50 @@ def _host_marks(addresses: list[int], out: Any) -> None:
 
 
 def _gpu_marks(addresses: list[int], out: Any) -> None:
-    from cuda.bindings import driver as cuda
-
-    here, to = driver.stream(), out.data_ptr()
+    here, to = stream(), out.data_ptr()
     for number, address in enumerate(addresses, 1):
-        driver.asked(cuda.cuMemsetD32Async(address, number, 1, here))
+        asked(driver.cuMemsetD32Async(address, number, 1, here))
     for index, address in enumerate(addresses):
-        driver.asked(cuda.cuMemcpyDtoDAsync(to + 4 * index, address, 4, here))
+        asked(driver.cuMemcpyDtoDAsync(to + 4 * index, address, 4, here))
 
 
-def _torch_heap(ctx: Any) -> Heap:
-    import torch
-
-    return Heap(
-        take=lambda size: torch.empty(size, dtype=torch.uint8, device=ctx.place),
-        # Dropping the last reference is what gives it back.
-        give=lambda block: None,
-        address=lambda block: int(block.data_ptr()),
-    )
-
-
-def _raw_heap(ctx: Any) -> Heap:
-    from cuda.bindings import driver as cuda
-
-    return Heap(
-        take=lambda size: driver.asked(cuda.cuMemAlloc(size))[0],
-        give=lambda block: driver.asked(cuda.cuMemFree(block)),
-        address=int,
-    )
+def _heap(impl: str, place: str) -> Heap:
+    if impl == "torch":
+        return _tensors(lambda size: torch.empty(size, dtype=torch.uint8, device=place))
+    if impl == "kept_pool":
+        return _kept(make_pool())
+    if impl == "cuda_malloc":
+        return _blocks(driver.cuMemAlloc, driver.cuMemFree)
+    return _blocks(lambda size: driver.cuMemAllocAsync(size, stream()), _free)
 
 
-def _pool_heap(ctx: Any) -> Heap:
-    from cuda.bindings import driver as cuda
-
-    return Heap(
-        take=lambda size: driver.asked(cuda.cuMemAllocAsync(size, driver.stream()))[0],
-        give=lambda block: driver.asked(cuda.cuMemFreeAsync(block, driver.stream())),
-        address=int,
-    )
+def _tensors(take: Callable[[int], Any]) -> Heap:
+    # Dropping the last reference is what gives a tensor back.
+    return Heap(take, lambda block: None, lambda block: int(block.data_ptr()))
 
 
-def _kept_heap(pool: Any = None) -> Heap:
-    from cuda.bindings import driver as cuda
+def _blocks(take: Callable[..., Any], give: Callable[..., Any]) -> Heap:
+    return Heap(lambda size: asked(take(size))[0], lambda block: asked(give(block)), int)
 
-    pool = pool or driver.make_pool()
-    return Heap(
-        take=lambda size: driver.asked(cuda.cuMemAllocFromPoolAsync(size, pool, driver.stream()))[
-            0
-        ],
-        give=lambda block: driver.asked(cuda.cuMemFreeAsync(block, driver.stream())),
-        address=int,
-    )
+
+def _kept(pool: Any) -> Heap:
+    return _blocks(lambda size: driver.cuMemAllocFromPoolAsync(size, pool, stream()), _free)
+
+
+def _free(block: Any) -> Any:
+    return driver.cuMemFreeAsync(block, stream())
+
+
+def make_pool() -> Any:
+    """Return a pool of device memory that keeps what is freed until it is destroyed."""
+    wanted = driver.CUmemPoolProps()
+    wanted.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    wanted.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    wanted.location.id = 0
+    (pool,) = asked(driver.cuMemPoolCreate(wanted))
+    threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+    asked(driver.cuMemPoolSetAttribute(pool, threshold, driver.cuuint64_t(2**64 - 1)))
+    return pool
 
 
 def overlaps(heap: Heap, trace: Trace) -> int:
@@ -203,37 +185,22 @@ def overlaps(heap: Heap, trace: Trace) -> int:
     return count
 
 
-def _counted(heap: Heap, trace: Trace, impl: str, device: str) -> dict[str, float]:
-    """Return overlaps, and what a pool of its own holds after the trace where there is one."""
-    found = {"overlaps": float(overlaps(heap, trace))}
-    held = {"kept_pool": _held_by_pool, "torch": _held_by_torch}.get(impl)
-    if device != "cpu" and held is not None:
-        found["reserved_bytes"] = float(held(trace))
-    return found
-
-
 def _held_by_pool(trace: Trace) -> int:
-    import torch
-    from cuda.bindings import driver as cuda
-
-    pool = driver.make_pool()
-    _play(_kept_heap(pool), trace, lambda blocks: None)
+    pool = make_pool()
+    _play(_kept(pool), trace, lambda blocks: None)
     torch.cuda.synchronize()
-    reserved = cuda.CUmemPool_attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
-    (held,) = driver.asked(cuda.cuMemPoolGetAttribute(pool, reserved))
-    driver.asked(cuda.cuMemPoolDestroy(pool))
+    reserved = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
+    (held,) = asked(driver.cuMemPoolGetAttribute(pool, reserved))
+    asked(driver.cuMemPoolDestroy(pool))
     return int(held)
 
 
 def _held_by_torch(trace: Trace) -> int:
-    import torch
-
     pool = torch.cuda.MemPool()
 
     def take(size: int) -> Any:
         with torch.cuda.use_mem_pool(pool):
             return torch.empty(size, dtype=torch.uint8, device="cuda")
 
-    heap = Heap(take, give=lambda block: None, address=lambda block: int(block.data_ptr()))
-    _play(heap, trace, lambda blocks: None)
+    _play(_tensors(take), trace, lambda blocks: None)
     return sum(int(segment["total_size"]) for segment in pool.snapshot())

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite_memory.grid import resident
+from perfsuite.gpu import sm_count, torch
 
 SOURCE = Path(__file__).with_name("atomics.cu")
-BLOG = "GPU Pro Tip: Fast Histograms Using Shared Atomics on Maxwell, NVIDIA Technical Blog, 2015"
 THREADS = 1024
 # Counters in shared memory are added up at the end: the fewer blocks, the less of that. Other ways
 # gain by each warp there is.
@@ -18,39 +17,28 @@ IMPLS = tuple(BLOCKS_PER_SM)
 BINS = 256
 # Vectors of four keys that a thread has on their way at once.
 UNROLL = 4
-OPTIONS = tuple(
-    f"-D{name}={value}"
-    for name, value in {"THREADS": THREADS, "BINS": BINS, "UNROLL": UNROLL}.items()
-)
+OPTIONS = (f"-DTHREADS={THREADS}", f"-DBINS={BINS}", f"-DUNROLL={UNROLL}")
 # Of 2^25 keys a tenth of the time would be what the launches need to begin and end.
 ODD_N = 2**26 + 3
 # Of skewed keys every fourth one is 0 before the others are drawn.
 HOT = 4
 
 
-def _work(*, n: int, keys: str, impl: str) -> perfsuite.Work:
-    # Each key once; the counters are few. Counting is no floating-point operation.
-    del keys, impl
-    return perfsuite.Work(read_bytes=4 * n, write_bytes=4 * BINS)
-
-
-def _memory_bytes(*, n: int, keys: str, impl: str) -> int:
-    # The reference sorts, for which torch takes 33 bytes a key on a GPU.
-    del keys, impl
-    return (4 + 33) * n
-
-
-@perfsuite.case(
-    axes={"n": [ODD_N], "keys": ["uniform", "skewed"], "impl": list(IMPLS)},
-    smoke={"keys": ["skewed"], "impl": ["global", "shared"]},
-    full={"n": [2**20, ODD_N]},
-    full_only=[{"keys": ["uniform"], "impl": ["elected", "shared_elected"]}],
+@perfsuite.operator(
+    smoke={"n": ODD_N, "keys": "skewed", "impl": ["global", "shared"]},
+    nightly=[
+        {"n": ODD_N, "keys": "skewed"},
+        {"n": ODD_N, "keys": "uniform", "impl": ["global", "shared"]},
+    ],
+    full={"n": [2**20, ODD_N], "keys": ["uniform", "skewed"]},
     needs=[perfsuite.cuda()],
-    work=_work,
-    memory_bytes=_memory_bytes,
-    source=BLOG,
+    # The reference sorts, for which torch takes 33 bytes a key on a GPU.
+    memory_bytes=lambda n, **_: (4 + 33) * n,
+    tolerance=0.0,
+    source="GPU Pro Tip: Fast Histograms Using Shared Atomics on Maxwell, NVIDIA Technical Blog, "
+    "2015",
 )
-def atomics(ctx: Any, *, n: int, keys: str, impl: str) -> perfsuite.Workload:
+def atomics(rng: Any, *, n: int, keys: str) -> Any:
     """Count how often each of 256 keys occurs: counters set to 0, then one kernel.
 
     global adds each key to the one counter there is; elected lets one lane add for all of its warp
@@ -61,36 +49,31 @@ def atomics(ctx: Any, *, n: int, keys: str, impl: str) -> perfsuite.Workload:
     an H200. The kernel's last block could do that for the next launch, but had to wait for all
     others' additions first: two ways to L2, which take as long. Whole numbers, compared to the bit.
     """
-    kernel = ctx.load_cuda(SOURCE, f"count_{impl}", options=OPTIONS)
-    blocks = resident(ctx, BLOCKS_PER_SM[impl])
-
-    def run(drawn: Any, counts: Any) -> None:
-        counts.zero_()
-        kernel(blocks, THREADS, drawn, counts, n)
-
-    def wrong(drawn: Any, counts: Any) -> None:
-        # The keys behind the last whole vector are forgotten, or one vector if there are none.
-        counts.copy_(_count(drawn[: (n - 1) // 4 * 4]))
-
-    return perfsuite.Workload(
-        fn=run,
-        make_inputs=lambda rng: (_draw(rng, n, keys), rng.empty(BINS, dtype="int32")),
-        reference=lambda drawn, counts: _count(drawn),
-        wrong=wrong,
-        tolerance=0.0,
-    )
-
-
-def _draw(rng: Any, n: int, keys: str) -> Any:
     drawn = rng.randint(0, BINS, n)
-    return drawn.masked_fill_(rng.randint(0, HOT, n) == 0, 0) if keys == "skewed" else drawn
+    if keys == "skewed":
+        drawn.masked_fill_(rng.randint(0, HOT, n) == 0, 0)
+    return drawn, rng.empty(BINS, dtype="int32")
 
 
-def _count(keys: Any) -> Any:
+@atomics.reference
+def _count(drawn: Any, counts: Any) -> Any:
     """Sort, then look where each key's run ends: no counter, no atomic."""
-    import torch
-
-    ends = torch.searchsorted(
-        keys.sort().values, torch.arange(BINS, dtype=keys.dtype, device=keys.device), right=True
-    )
+    bins = torch.arange(BINS, dtype=drawn.dtype, device=drawn.device)
+    ends = torch.searchsorted(drawn.sort().values, bins, right=True)
     return ends.diff(prepend=ends.new_zeros(1)).int()
+
+
+@atomics.wrong
+def _without_the_tail(drawn: Any, counts: Any) -> Any:
+    """Forget the keys behind the last whole vector, or one vector if there are none."""
+    return _count(drawn[: (len(drawn) - 1) // 4 * 4], counts)
+
+
+def _counting(ctx: Any, *, n: int, impl: str) -> Any:
+    kernel = ctx.load_cuda(SOURCE, f"count_{impl}", options=OPTIONS)
+    blocks = BLOCKS_PER_SM[impl] * sm_count()
+    return lambda drawn, counts: kernel(blocks, THREADS, drawn, counts.zero_(), n)
+
+
+for name in IMPLS:
+    atomics.impl(_counting, name=name)

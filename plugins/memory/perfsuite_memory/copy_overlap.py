@@ -6,40 +6,42 @@ from collections.abc import Callable
 from typing import Any
 
 import perfsuite
+from perfsuite.gpu import torch
 from perfsuite_memory import advance
 
 BLOG = "Harris, How to Overlap Data Transfers in CUDA C/C++, NVIDIA Technical Blog, 2012"
-STREAMS = {"serial": 1, "two": 2, "four": 4}
+STREAMS = {"two": 2, "four": 4}
 # Pieces that the buffer is cut into where there are streams.
 CHUNKS = 8
 # Longer than a copy: on an H200 64 MiB cross the link in 1.22 to 1.25 ms (h2d), and the rounds on
 # them take the 2.06 ms that are left of serial's 4.53 ms without its two copies.
 ROUNDS = 1024
+_OVER_SERIAL = perfsuite.Beats(
+    "serial",
+    1.3,
+    f"{BLOG}: 12.9 to 8.8 ms on a C1060 and 10.0 to 5.7 ms on a C2050, each with the better of two "
+    "orders; 1.46 and 1.74, and 1.3 is asked for",
+    at={"mib": 64},
+    needs=(perfsuite.cuda(),),
+)
 
 
-def _work(*, mib: int, impl: str) -> perfsuite.Work:
-    # Each byte crosses the link once in each direction. The link takes both at once, so one of them
-    # is counted, against the link's rate in one direction.
-    return perfsuite.Work(read_bytes=mib * 2**20, link="pcie")
-
-
-def _memory_bytes(*, mib: int, impl: str) -> int:
-    return mib * 2**20
-
-
-@perfsuite.case(
-    axes={"mib": [64], "impl": list(STREAMS)},
+@perfsuite.operator(
+    smoke={"mib": 64},
     full={"mib": [16, 256]},
     needs=[perfsuite.cuda()],
-    work=_work,
-    memory_bytes=_memory_bytes,
+    # Each byte crosses the link once in each direction. The link takes both at once, so one of them
+    # is counted, against the link's rate in one direction.
+    work=lambda mib, impl: perfsuite.Work(read_bytes=mib * 2**20, link="pcie"),
+    memory_bytes=lambda mib, impl: mib * 2**20,
     regime=perfsuite.Regime.END_TO_END,
-    # The data come from the host.
-    cold=False,
+    cold=False,  # the data come from the host
+    tolerance=0.0,
+    captures=False,
     tags=["overlap", "streams"],
     source=BLOG,
 )
-def copy_overlap(ctx: Any, *, mib: int, impl: str) -> perfsuite.Workload:
+def copy_overlap(rng: Any, *, mib: int) -> Any:
     """Copy a page-locked buffer in, step its numbers 1024 rounds, copy it out, and wait.
 
     serial does all of it on one stream at once; two and four cut it into 8 pieces and give each in
@@ -50,48 +52,20 @@ def copy_overlap(ctx: Any, *, mib: int, impl: str) -> perfsuite.Workload:
     which takes 2.83 ms.
     """
     n = mib * 2**20 // 4
-    step = advance.load(ctx, ROUNDS)
-
-    def make_inputs(rng: Any) -> tuple[Any, Any]:
-        x = rng.randint(-(2**31), 2**31 - 1, n).cpu().pin_memory()
-        return x, rng.empty(n, dtype="int32", place="pinned")
-
-    return perfsuite.Workload(
-        fn=_serial(step, n, ctx.place) if impl == "serial" else _overlapped(step, n, STREAMS[impl]),
-        make_inputs=make_inputs,
-        reference=lambda x, y: reference(x.to(ctx.place), y),
-        wrong=too_early,
-        tolerance=0.0,
-        captures=False,
-    )
+    x = rng.randint(-(2**31), 2**31 - 1, n).cpu().pin_memory()
+    return x, rng.empty(n, dtype="int32", place="pinned")
 
 
-CLAIMS = tuple(
-    perfsuite.Claim(
-        name=f"{impl}_streams_overlap",
-        case="copy_overlap",
-        faster={"impl": impl},
-        than={"impl": "serial"},
-        by=1.3,
-        at={"mib": (64,)},
-        needs=(perfsuite.cuda(),),
-        source=f"{BLOG}: 12.9 to 8.8 ms on a C1060 and 10.0 to 5.7 ms on a C2050, each with the "
-        "better of two orders; 1.46 and 1.74, and 1.3 is asked for",
-    )
-    for impl in ("two", "four")
-)
+@copy_overlap.reference
+def _reference(x: Any, y: Any) -> Any:
+    return advance.expected(x.cuda(), ROUNDS)
 
 
-def reference(x: Any, y: Any) -> Any:
-    """Return the output by its closed form, where the input lies."""
-    return advance.expected(x, ROUNDS)
-
-
-def too_early(x: Any, y: Any) -> None:
+@copy_overlap.wrong
+def _too_early(x: Any, y: Any) -> Any:
     """Copy the last piece out before it was worked on."""
     last = len(x) - len(x) // CHUNKS
-    y[:last] = reference(x[:last], y)
-    y[last:] = x[last:]
+    return torch.cat((advance.expected(x[:last], ROUNDS), x[last:]))
 
 
 def _piece(step: Callable[[Any, int], None], source: Any, buffer: Any, target: Any) -> None:
@@ -100,30 +74,33 @@ def _piece(step: Callable[[Any, int], None], source: Any, buffer: Any, target: A
     target.copy_(buffer, non_blocking=True)
 
 
-def _serial(step: Callable[[Any, int], None], n: int, place: str) -> Callable[[Any, Any], None]:
-    import torch
-
-    buffer = torch.empty(n, dtype=torch.int32, device=place)
+@copy_overlap.impl
+def _serial(ctx: Any, *, mib: int) -> Any:
+    step = advance.load(ctx, ROUNDS)
+    buffer = torch.empty(mib * 2**20 // 4, dtype=torch.int32, device=ctx.place)
     return lambda x, y: _piece(step, x, buffer, y)
 
 
-def _overlapped(step: Callable[[Any, int], None], n: int, count: int) -> Callable[[Any, Any], None]:
-    import torch
-
-    size = -(-n // CHUNKS)
-    streams = [torch.cuda.Stream() for _ in range(count)]
-    buffers = [torch.empty(size, dtype=torch.int32, device="cuda") for _ in streams]
+def _overlapped(ctx: Any, *, mib: int, impl: str) -> Any:
+    size = mib * 2**20 // 4 // CHUNKS
+    step = advance.load(ctx, ROUNDS)
+    streams = [torch.cuda.Stream() for _ in range(STREAMS[impl])]
+    buffers = [torch.empty(size, dtype=torch.int32, device=ctx.place) for _ in streams]
 
     def run(x: Any, y: Any) -> None:
         pairs = list(zip(x.split(size), y.split(size), strict=True))
 
         def job(index: int, place: int) -> None:
             source, target = pairs[index]
-            _piece(step, source, buffers[place][: len(source)], target)
+            _piece(step, source, buffers[place], target)
 
-        fork(streams, len(pairs), job)
+        fork(streams, CHUNKS, job)
 
     return run
+
+
+for name in STREAMS:
+    copy_overlap.impl(_overlapped, name=name, beats=_OVER_SERIAL)
 
 
 def fork(streams: list[Any], count: int, job: Callable[[int, int], None]) -> None:
@@ -131,8 +108,6 @@ def fork(streams: list[Any], count: int, job: Callable[[int, int], None]) -> Non
 
     A stream's next piece waits for its last one, and so may have the same buffers.
     """
-    import torch
-
     here = torch.cuda.current_stream()
     begun = here.record_event()
     for stream in streams:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import perfsuite
+from perfsuite import cuda, package
+from perfsuite.gpu import torch
 
 Launch = Callable[..., Any]
 
@@ -17,12 +19,9 @@ LINK_BYTES = 4
 RUN = 32
 # Columns that the reference sums at once in float64, and rows that it gathers at once.
 COLUMNS_AT_ONCE, ROWS_AT_ONCE = 16, 2**16
-SMALL_ROWS = 2**14
-LISTED: dict[str, dict[str, tuple[str, ...]]] = {
-    "gather": {"random": ("torch", "triton"), "sorted": ("torch", "triton")},
-    "index_add": dict.fromkeys(("random", "sorted"), ("torch", "lists", "atomics")),
-    "jagged_sum": {"sorted": ("torch", "triton")},
-}
+ROWS = 2**20
+MANY_ROWS = [2**16, ROWS, 2**22]
+TAKES, ADDS = ["torch", "triton"], ["torch", "lists", "atomics"]
 
 
 def picked(rows: int) -> int:
@@ -33,10 +32,6 @@ def picked(rows: int) -> int:
 def runs(rows: int) -> int:
     """Return how many runs ``jagged_sum`` adds up."""
     return rows // RUN
-
-
-def _is_listed(*, op: str, order: str, rows: int, impl: str) -> bool:
-    return impl in LISTED[op].get(order, ())
 
 
 def _work(*, op: str, order: str, rows: int, impl: str) -> perfsuite.Work:
@@ -62,33 +57,29 @@ def _memory_bytes(*, op: str, order: str, rows: int, impl: str) -> int:
     return 2 * rows * ROW_BYTES + rows * INDEX_BYTES + scratch
 
 
-@perfsuite.case(
-    axes={
-        "op": ["gather", "index_add", "jagged_sum"],
-        "order": ["random", "sorted"],
-        "rows": [2**20],
-        "impl": ["torch", "triton", "lists", "atomics"],
-    },
-    smoke={"op": ["gather"], "order": ["random"], "rows": [SMALL_ROWS]},
-    full={"rows": [2**16, 2**20, 2**22]},
-    only=_is_listed,
-    full_only=[
-        {"op": ["index_add"], "order": ["sorted"]},
-        {"op": ["index_add"], "impl": ["atomics"]},
-        {"op": ["gather"], "order": ["sorted"], "impl": ["torch"]},
+@perfsuite.operator(
+    smoke={"op": "gather", "order": "random", "rows": 2**14, "impl": TAKES},
+    nightly=[
+        {"op": "gather", "order": "random", "rows": ROWS, "impl": TAKES},
+        {"op": "gather", "order": "sorted", "rows": ROWS, "impl": "triton"},
+        {"op": "index_add", "order": "random", "rows": ROWS, "impl": ["torch", "lists"]},
+        {"op": "jagged_sum", "order": "sorted", "rows": ROWS, "impl": TAKES},
     ],
-    needs=[
-        perfsuite.cuda().when(impl=["triton", "lists", "atomics"]),
-        perfsuite.package("triton").when(impl=["triton", "lists", "atomics"]),
+    full=[
+        {"op": ["gather", "jagged_sum"], "order": "sorted", "rows": MANY_ROWS, "impl": TAKES},
+        {"op": "gather", "order": "random", "rows": MANY_ROWS, "impl": TAKES},
+        {"op": "index_add", "order": ["random", "sorted"], "rows": MANY_ROWS, "impl": ADDS},
     ],
     work=_work,
     memory_bytes=_memory_bytes,
+    # A gather moves bits; the others add whole numbers, whose sums float32 holds exactly.
+    tolerance=0.0,
     tags=["sparse", "embedding"],
     version=2,
     source="PyTorch, torch.nn.functional.embedding, Tensor.index_add_ and torch.segment_reduce; "
     "meta-pytorch/tritonbench, embedding and jagged_sum",
 )
-def gather_scatter(ctx: Any, *, op: str, order: str, rows: int, impl: str) -> perfsuite.Workload:
+def gather_scatter(rng: Any, *, op: str, order: str, rows: int) -> Any:
     """Move rows of 128 floats by indices drawn evenly, as drawn or sorted.
 
     gather out[i] = table[index[i]], an embedding (random: a shuffled table, each row once);
@@ -103,90 +94,30 @@ def gather_scatter(ctx: Any, *, op: str, order: str, rows: int, impl: str) -> pe
     1120 and atomics 569: a program walks its lists until the longest has ended, each step a read
     that says where the next one is.
     """
-    makers = {"gather": _gather_inputs, "index_add": _add_inputs, "jagged_sum": _jagged_inputs}
-    references: dict[str, Launch] = {
-        "gather": _gathered,
-        "index_add": _added,
-        "jagged_sum": _jagged_sums,
-    }
-    wrongs = {"gather": _without_last, "index_add": _last_one_wins, "jagged_sum": _ends_too_early}
-    return perfsuite.Workload(
-        fn=_launch(ctx, op, rows, impl),
-        make_inputs=lambda rng: makers[op](rng, rows, order),
-        reference=references[op],
-        wrong=wrongs[op],
-        # A gather moves bits; the others add whole numbers, whose sums float32 holds exactly.
-        tolerance=0.0,
-    )
-
-
-def _launch(ctx: Any, op: str, rows: int, impl: str) -> Launch:
-    import torch
-
-    if impl in ("lists", "atomics"):
-        from perfsuite_memory import index_add_triton
-
-        def zeros(count: int) -> Any:
-            return torch.zeros(count, dtype=torch.int32, device=ctx.place)
-
-        if impl == "atomics":
-            return index_add_triton.atomics
-        return index_add_triton.lists(picked(rows), rows, zeros)
-    if impl == "triton":
-        from perfsuite_memory import gather_scatter_triton
-
-        return {"gather": gather_scatter_triton.gather, "jagged_sum": gather_scatter_triton.jagged}[
-            op
-        ]
-    launches: dict[str, Launch] = {
-        "gather": lambda table, index, out: torch.index_select(table, 0, index, out=out),
-        "index_add": lambda values, index, out: out.zero_().index_add_(0, index, values),
-        "jagged_sum": lambda values, ends, out: torch.segment_reduce(
-            values, "sum", offsets=ends, axis=0, unsafe=True
-        ),
-    }
-    return launches[op]
-
-
-def _indices(rng: Any, count: int, below: int, order: str) -> Any:
-    index = rng.randint(0, below, count, dtype="int64")
-    return index.sort().values if order == "sorted" else index
-
-
-def _gather_inputs(rng: Any, rows: int, order: str) -> tuple[Any, ...]:
-    if order == "random":
-        index = rng.rand(rows).argsort()[: picked(rows)]
+    count = picked(rows)
+    if op == "gather" and order == "random":
+        index = rng.rand(rows).argsort()[:count]
     else:
-        index = _indices(rng, picked(rows), rows, order)
-    return rng.randn(rows, DIM), index, rng.empty(picked(rows), DIM)
+        index = rng.randint(0, runs(rows) if op == "jagged_sum" else rows, count, dtype="int64")
+        index = index.sort().values if order == "sorted" else index
+    if op == "gather":
+        return rng.randn(rows, DIM), index, rng.empty(count, DIM)
+    values = rng.randint(1, 9, count, DIM, dtype="float32")
+    if op == "index_add":
+        return values, index, rng.empty(rows, DIM)
+    return values, _ends(index, runs(rows)), rng.empty(runs(rows), DIM)
 
 
-def _add_inputs(rng: Any, rows: int, order: str) -> tuple[Any, ...]:
-    index = _indices(rng, picked(rows), rows, order)
-    return _whole_numbers(rng, rows), index, rng.empty(rows, DIM)
-
-
-def _jagged_inputs(rng: Any, rows: int, order: str) -> tuple[Any, ...]:
-    index = _indices(rng, picked(rows), runs(rows), order)
-    return _whole_numbers(rng, rows), _ends(index, runs(rows)), rng.empty(runs(rows), DIM)
-
-
-def _whole_numbers(rng: Any, rows: int) -> Any:
-    return rng.randint(1, 9, picked(rows), DIM, dtype="float32")
-
-
-def _ends(sorted_index: Any, count: int) -> Any:
-    """Return where each run begins, and where the last one ends."""
-    import torch
-
-    numbers = torch.arange(count + 1, device=sorted_index.device)
-    return torch.searchsorted(sorted_index, numbers)
+@gather_scatter.reference
+def _reference(values: Any, index: Any, out: Any, *, op: str) -> Any:
+    exact: dict[str, Launch] = {
+        "gather": _gathered, "index_add": _added, "jagged_sum": _jagged_sums,
+    }  # fmt: skip
+    return exact[op](values, index, out)
 
 
 def _gathered(table: Any, index: Any, out: Any) -> Any:
     """Take element by element by flat index."""
-    import torch
-
     within = torch.arange(DIM, device=table.device)
     parts = (part[:, None] * DIM + within for part in index.split(ROWS_AT_ONCE))
     return torch.cat([torch.take(table, part) for part in parts])
@@ -197,14 +128,17 @@ def _added(values: Any, index: Any, out: Any) -> Any:
     return _jagged_sums(values, _ends(index[order], len(out)), out, order)
 
 
+def _ends(sorted_index: Any, count: int) -> Any:
+    """Return where each run begins, and where the last one ends."""
+    return torch.searchsorted(sorted_index, torch.arange(count + 1, device=sorted_index.device))
+
+
 def _jagged_sums(values: Any, ends: Any, out: Any, order: Any = None) -> Any:
     """Subtract prefix sums in float64, some columns at a time.
 
     Each column is made contiguous: along rows torch scans with one thread a column, which takes
     seconds (H200, a million rows).
     """
-    import torch
-
     parts = []
     for part in values.split(COLUMNS_AT_ONCE, dim=1):
         columns = (part if order is None else part[order]).T.contiguous()
@@ -213,22 +147,45 @@ def _jagged_sums(values: Any, ends: Any, out: Any, order: Any = None) -> Any:
     return torch.cat(parts, dim=1)
 
 
-def _without_last(table: Any, index: Any, out: Any) -> None:
-    """Round the grid down."""
-    out[:-1] = table[index[:-1]]
+@gather_scatter.wrong
+def _mistaken(values: Any, index: Any, out: Any, *, op: str) -> Any:
+    """Store where an atomic addition was needed; take each run's end for its last row."""
+    if op == "gather":
+        return values[index.roll(1)]
+    if op == "index_add":
+        return out.zero_().index_put_((index,), values)
+    return _jagged_sums(values, torch.cat((index[:-1], index[-1:] - 1)), out)
 
 
-def _last_one_wins(values: Any, index: Any, out: Any) -> None:
-    """Store where an atomic addition was needed."""
-    out.zero_()
-    out[index] = values
+@gather_scatter.impl
+def _torch(ctx: Any, *, op: str) -> Launch:
+    launches: dict[str, Launch] = {
+        "gather": lambda table, index, out: torch.index_select(table, 0, index, out=out),
+        "index_add": lambda values, index, out: out.zero_().index_add_(0, index, values),
+        "jagged_sum": lambda values, ends, out: torch.segment_reduce(
+            values, "sum", offsets=ends, axis=0, unsafe=True
+        ),
+    }
+    return launches[op]
 
 
-def _ends_too_early(values: Any, ends: Any, out: Any) -> Any:
-    """Take each run's end for its last row."""
-    import torch
+@gather_scatter.impl(needs=[cuda(), package("triton")])
+def _triton(ctx: Any, *, op: str) -> Launch:
+    from perfsuite_memory import gather_scatter_triton as kernels
 
-    lengths = (ends[1:] - ends[:-1]).clamp(min=1) - 1
-    ids = torch.repeat_interleave(torch.arange(len(lengths), device=ends.device), lengths)
-    within = torch.arange(len(ids), device=ends.device) - (lengths.cumsum(0) - lengths)[ids]
-    return out.zero_().index_add_(0, ids, values[ends[:-1][ids] + within])
+    return kernels.gather if op == "gather" else kernels.jagged
+
+
+@gather_scatter.impl(needs=[cuda(), package("triton")])
+def _lists(ctx: Any, *, rows: int) -> Launch:
+    from perfsuite_memory import index_add_triton
+
+    scratch = [torch.zeros(n, dtype=torch.int32, device=ctx.place) for n in (rows, picked(rows))]
+    return index_add_triton.lists(*scratch)
+
+
+@gather_scatter.impl(needs=[cuda(), package("triton")])
+def _atomics(ctx: Any) -> Launch:
+    from perfsuite_memory import index_add_triton
+
+    return index_add_triton.atomics

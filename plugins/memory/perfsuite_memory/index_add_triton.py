@@ -75,9 +75,9 @@ def atomics(values: Any, index: Any, out: Any) -> None:
     index_add_kernel[grid](values, index, out, count, DIM=DIM, ROWS=ADD_ROWS, num_warps=ADD_WARPS)
 
 
-def lists(count: int, sums: int, zeros: Callable[[int], Any]) -> Callable[[Any, Any, Any], None]:
-    """Return the launch that adds ``count`` rows up to ``sums``; ``zeros`` makes int32 scratch."""
-    head, after = zeros(sums), zeros(count)
+def lists(head: Any, after: Any) -> Callable[[Any, Any, Any], None]:
+    """Return the launch that adds rows up; int32 scratch has a place for each sum and row."""
+    sums, count = len(head), len(after)
 
     def launch(values: Any, index: Any, out: Any) -> None:
         head.zero_()

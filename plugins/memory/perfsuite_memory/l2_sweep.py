@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite_memory.grid import resident
+from perfsuite.gpu import sm_count, torch
+from perfsuite_memory.stream import whole_numbers
 
 SOURCE = Path(__file__).with_name("l2_sweep.cu")
 THREADS = 256
@@ -19,8 +19,6 @@ WORDS_PER_TILE = 4 * THREADS * UNROLL
 READ_KIB = {"cuda": 2**20, "torch": 2**15}
 # No L2 is larger: from here on each byte comes from memory.
 FAR_KIB = 2**19
-# Footprints whose best rate stands for L2's.
-CEILING_KIB = (16384, 24576, 32768)
 
 
 def _work(*, kib: int, impl: str) -> perfsuite.Work:
@@ -33,28 +31,24 @@ def passes_of(kib: int, impl: str) -> int:
     return max(1, READ_KIB[impl] // kib)
 
 
-def _memory_bytes(*, kib: int, impl: str) -> int:
-    del impl
-    return 1024 * kib
-
-
-@perfsuite.case(
-    axes={"kib": [1003, 4096, 16384, 24576, 32768, 49152, 2**20], "impl": ["cuda"]},
-    smoke={"kib": [256, 32768], "impl": ["torch"]},
-    full={"kib": [512, 1003, 2048, 8192, 40960, 65536, 98304, 131072, 262144]},
-    full_only=[{"kib": [24576]}, {"kib": [32768], "impl": ["torch"]}],
-    needs=[
-        perfsuite.cuda().when(impl="cuda"),
-        perfsuite.Need("device", "cpu").when(impl="torch"),
+@perfsuite.operator(
+    smoke={"kib": 256, "impl": "torch"},
+    nightly={"kib": [1003, 4096, 16384, 32768, 49152, 2**20], "impl": "cuda"},
+    full=[
+        {"kib": [512, 2048, 8192, 24576, 40960, 65536, 98304], "impl": "cuda"},
+        {"kib": [131072, 262144], "impl": "cuda"},
+        {"kib": 32768, "impl": "torch"},
     ],
     work=_work,
-    memory_bytes=_memory_bytes,
+    memory_bytes=lambda kib, impl: 1024 * kib,
     cold=False,
-    ceilings={"l2": lambda kib, impl: kib in CEILING_KIB and impl == "cuda"},
+    tolerance=0.0,
+    # Footprints whose best rate stands for L2's.
+    ceilings={"l2": lambda kib, impl: kib in (16384, 24576, 32768) and impl == "cuda"},
     source="te42kyfo/gpu-benches, gpu-l2-cache: bandwidth by footprint (H200: 10 to 11 TB/s at 3 "
     "to 9 MB, 7.5 at 48 MB, 3.9 from 145 MB)",
 )
-def l2_sweep(ctx: Any, *, kib: int, impl: str) -> perfsuite.Workload:
+def l2_sweep(rng: Any, *, kib: int, impl: str) -> Any:
     """Read an array of ``kib`` KiB until 1 GiB is read (on a CPU 32 MiB), and add it up.
 
     The best rate of 16 to 32 MiB is the ceiling of L2; where it falls is what of L2 one array can
@@ -65,60 +59,39 @@ def l2_sweep(ctx: Any, *, kib: int, impl: str) -> perfsuite.Workload:
     variant with a window of persisting accesses: its share of L2 is a limit of the whole context,
     which would outlast the launch.
     """
-    passes = passes_of(kib, impl)
-    blocks = resident(ctx, BLOCKS_PER_SM) if impl == "cuda" else 0
-    run = _cuda(ctx, blocks, passes) if impl == "cuda" else _torch(passes)
-
-    def wrong(x: Any, sums: Any) -> None:
-        # The last tile of each pass is dropped: the number of tiles was rounded down.
-        shortened = x.clone()
-        shortened[(x.numel() - 1) // WORDS_PER_TILE * WORDS_PER_TILE :] = 0
-        sums.copy_(_sums(shortened, passes, blocks))
-
-    return perfsuite.Workload(
-        fn=run,
-        make_inputs=lambda rng: (_ending(rng, 256 * kib), rng.empty(blocks or 1, _lanes(blocks))),
-        reference=lambda x, sums: _sums(x, passes, blocks),
-        wrong=wrong,
-        tolerance=0.0,
-    )
+    sums = (BLOCKS_PER_SM * sm_count(), THREADS) if impl == "cuda" else (1, 1)
+    return whole_numbers(rng, 256 * kib), rng.empty(*sums)
 
 
-def _lanes(blocks: int) -> int:
-    return THREADS if blocks else 1
-
-
-def _ending(rng: Any, n: int) -> Any:
-    """Return small integers whose last one is not 0, so that it is missed."""
-    x = rng.randint(-8, 9, n, dtype="float32")
-    x[-1] = 8.0
-    return x
-
-
-def _cuda(ctx: Any, blocks: int, passes: int) -> Callable[..., Any]:
-    kernel = ctx.load_cuda(SOURCE, "read_passes", options=OPTIONS)
-    return lambda x, sums: kernel(blocks, THREADS, x, sums, x.numel() // 4, passes)
-
-
-def _torch(passes: int) -> Callable[..., Any]:
-    import torch
-
-    def run(x: Any, sums: Any) -> None:
-        sums.zero_()
-        for _ in range(passes):
-            sums.add_(torch.sum(x))
-
-    return run
-
-
-def _sums(x: Any, passes: int, blocks: int) -> Any:
+@l2_sweep.reference
+def _sums(x: Any, sums: Any, *, kib: int, impl: str) -> Any:
     """Return what each thread adds up: its places in the tiles that its block takes."""
-    import torch
-
-    if not blocks:
+    passes, blocks = passes_of(kib, impl), len(sums)
+    if impl == "torch":
         return (passes * x.long().sum()).float().reshape(1, 1)
     padded = torch.nn.functional.pad(x, (0, -x.numel() % WORDS_PER_TILE))
     tiles = padded.reshape(-1, UNROLL, THREADS, 4).sum(dim=(1, 3)).long()
     turn = torch.arange(passes * len(tiles), device=x.device)
-    sums = torch.zeros(blocks, THREADS, dtype=torch.long, device=x.device)
-    return sums.index_add_(0, turn % blocks, tiles[turn % len(tiles)]).float()
+    total = torch.zeros(blocks, THREADS, dtype=torch.long, device=x.device)
+    return total.index_add_(0, turn % blocks, tiles[turn % len(tiles)]).float()
+
+
+@l2_sweep.wrong
+def _without_the_last_tile(x: Any, sums: Any, *, kib: int, impl: str) -> Any:
+    """Round the number of tiles of a pass down."""
+    shortened = x.clone()
+    shortened[(x.numel() - 1) // WORDS_PER_TILE * WORDS_PER_TILE :] = 0
+    return _sums(shortened, sums, kib=kib, impl=impl)
+
+
+@l2_sweep.impl(needs=[perfsuite.Need("device", "cpu")])
+def _torch(x: Any, sums: Any, *, kib: int) -> None:
+    sums.zero_()
+    for _ in range(passes_of(kib, "torch")):
+        sums.add_(torch.sum(x))
+
+
+@l2_sweep.impl(needs=[perfsuite.cuda()])
+def _cuda(ctx: Any, *, kib: int) -> Any:
+    kernel, passes = ctx.load_cuda(SOURCE, "read_passes", options=OPTIONS), passes_of(kib, "cuda")
+    return lambda x, sums: kernel(len(sums), THREADS, x, sums, x.numel() // 4, passes)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite_memory.grid import resident
+from perfsuite import cuda
+from perfsuite.gpu import sm_count, torch
 
 SOURCE = Path(__file__).with_name("readonly_cache.cu")
 GUIDE = "NVIDIA, CUDA C++ Best Practices Guide, Constant Memory"
@@ -22,41 +24,35 @@ STEP = 517
 # The table's first words again behind its last: 27 KB, which fit L1, but not the few KiB of cache
 # that constant memory has of its own.
 WORDS = SIZE + (LOOKUPS - 1) * STEP
-OPTIONS = tuple(
-    f"-D{name}={value}"
-    for name, value in {
-        "THREADS": THREADS, "LOOKUPS": LOOKUPS, "STEP": STEP, "SIZE": SIZE,
-    }.items()
-)  # fmt: skip
+OPTIONS = (f"-DTHREADS={THREADS}", f"-DLOOKUPS={LOOKUPS}", f"-DSTEP={STEP}", f"-DSIZE={SIZE}")
 # As many as the ceiling's copy has, beside which a kernel's beginning and end are nothing.
 ODD_N = 2**26 - 5
 # Knuth's multiplicative hash, as in readonly_cache.cu.
 MULTIPLIER = 2654435761
+_OVER_CONSTANT = perfsuite.Beats(
+    "constant",
+    1.5,  # up to 32 addresses a warp; what else a kernel does is not slowed down
+    f"{GUIDE}: accesses to different addresses by threads within a warp are serialized, so that "
+    "the cost scales linearly with their number",
+    at={"lanes": "scattered"},
+    needs=(cuda(),),
+)
 
 
-def _work(*, n: int, lanes: str, impl: str) -> perfsuite.Work:
+@perfsuite.operator(
+    smoke={"n": ODD_N, "lanes": "scattered", "impl": ["readonly", "constant"]},
+    nightly={"n": ODD_N, "lanes": ["same", "scattered"]},
+    full={"n": 2**20, "lanes": ["same", "scattered"]},
+    needs=[cuda()],
     # Keys in, sums out; the table stays on the chip.
-    del lanes, impl
-    return perfsuite.Work(read_bytes=4 * n, write_bytes=4 * n)
-
-
-def _memory_bytes(*, n: int, lanes: str, impl: str) -> int:
+    work=lambda n, **_: perfsuite.Work(read_bytes=4 * n, write_bytes=4 * n),
     # Keys, sums, and the reference's three arrays of 8 bytes.
-    del lanes, impl
-    return (2 * 4 + 3 * 8) * n
-
-
-@perfsuite.case(
-    axes={"n": [ODD_N], "lanes": ["same", "scattered"], "impl": list(IMPLS)},
-    smoke={"lanes": ["scattered"], "impl": ["readonly", "constant"]},
-    full={"n": [2**20, ODD_N]},
-    needs=[perfsuite.cuda()],
-    work=_work,
-    memory_bytes=_memory_bytes,
+    memory_bytes=lambda n, **_: (2 * 4 + 3 * 8) * n,
+    tolerance=0.0,
     source=GUIDE,
     version=3,
 )
-def readonly_cache(ctx: Any, *, n: int, lanes: str, impl: str) -> perfsuite.Workload:
+def readonly_cache(rng: Any, *, n: int, lanes: str) -> Any:
     """Add up six words out of a table of 16 KiB for each of n keys, that begins again at its end.
 
     With ``same`` 32 keys in a row are one, as coefficients and weights are read: constant memory is
@@ -68,42 +64,16 @@ def readonly_cache(ctx: Any, *, n: int, lanes: str, impl: str) -> perfsuite.Work
     it is what the former two wait for. Scattered lanes wait for L1, which looks at four lines in a
     cycle, or for the banks of shared memory. Whole numbers modulo 2**32, compared to the bit.
     """
-    kernel = ctx.load_cuda(SOURCE, f"look_up_{impl}", options=OPTIONS)
-    blocks = resident(ctx, BLOCKS_PER_SM)
-
-    def wrong(table: Any, keys: Any, sums: Any) -> None:
-        # One lookup too few: the loop's bound is off by one.
-        sums.copy_(_sums(table, keys, LOOKUPS - 1))
-
-    return perfsuite.Workload(
-        fn=lambda table, keys, sums: kernel(blocks, THREADS, table, keys, sums, n),
-        make_inputs=lambda rng: (
-            _table(ctx.place),
-            _keys(rng, n, lanes),
-            rng.empty(n, dtype="int32"),
-        ),
-        reference=lambda table, keys, sums: _sums(table, keys, LOOKUPS),
-        wrong=wrong,
-        tolerance=0.0,
-    )
-
-
-def _table(place: Any) -> Any:
-    import torch
-
-    words = (torch.arange(WORDS, device=place) % SIZE + 1) * MULTIPLIER
-    return words.to(torch.int32)
-
-
-def _keys(rng: Any, n: int, lanes: str) -> Any:
     if lanes == "scattered":
-        return rng.randint(0, SIZE, n)
-    return rng.randint(0, SIZE, -(-n // LANES)).repeat_interleave(LANES)[:n]
+        keys = rng.randint(0, SIZE, n)
+    else:
+        keys = rng.randint(0, SIZE, -(-n // LANES)).repeat_interleave(LANES)[:n]
+    words = (torch.arange(WORDS, device=keys.device) % SIZE + 1) * MULTIPLIER
+    return words.to(torch.int32), keys, rng.empty(n, dtype="int32")
 
 
-def _sums(table: Any, keys: Any, lookups: int) -> Any:
-    import torch
-
+@readonly_cache.reference
+def _sums(table: Any, keys: Any, sums: Any, *, lookups: int = LOOKUPS) -> Any:
     total = torch.zeros(len(keys), dtype=torch.long, device=keys.device)
     words = table.long()
     for j in range(lookups):
@@ -111,17 +81,15 @@ def _sums(table: Any, keys: Any, lookups: int) -> Any:
     return total.to(torch.int32)
 
 
-CLAIMS = (
-    perfsuite.Claim(
-        name="readonly_over_constant",
-        case="readonly_cache",
-        faster={"impl": "readonly"},
-        than={"impl": "constant"},
-        # Up to 32 addresses a warp; what else a kernel does is not slowed down.
-        by=1.5,
-        source=f"{GUIDE}: accesses to different addresses by threads within a warp are serialized, "
-        "so that the cost scales linearly with their number",
-        at={"lanes": ("scattered",)},
-        needs=(perfsuite.cuda(),),
-    ),
-)
+# One lookup too few: the loop's bound is off by one.
+readonly_cache.wrong(partial(_sums, lookups=LOOKUPS - 1))
+
+
+def _look_up(ctx: Any, *, n: int, impl: str) -> Any:
+    kernel = ctx.load_cuda(SOURCE, f"look_up_{impl}", options=OPTIONS)
+    blocks = BLOCKS_PER_SM * sm_count()
+    return lambda table, keys, sums: kernel(blocks, THREADS, table, keys, sums, n)
+
+
+for name in IMPLS:
+    readonly_cache.impl(_look_up, name=name, beats=_OVER_CONSTANT if name == "readonly" else ())

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import perfsuite
+from perfsuite.gpu import torch
 
 SOURCE = Path(__file__).with_name("spill.cu")
 DEPTH = 128
@@ -18,29 +19,17 @@ PANELS = 2**14
 ODD_PANELS = 2**14 - 5
 
 
-def _work(*, panels: int, impl: str) -> perfsuite.Work:
-    # Each integer in and out once, whatever is kept or read again; no floating-point operation.
-    del impl
-    size = 4 * LANES * DEPTH * panels
-    return perfsuite.Work(read_bytes=size, write_bytes=size)
-
-
-def _memory_bytes(*, panels: int, impl: str) -> int:
-    # Input and output, and the reference in 8 bytes.
-    del impl
-    return (2 * 4 + 2 * 8) * LANES * DEPTH * panels
-
-
-@perfsuite.case(
-    axes={"panels": [PANELS, ODD_PANELS], "impl": list(GEOMETRY)},
-    smoke={"panels": [PANELS], "impl": ["spilled", "bounded"]},
-    full_only=[{"panels": [ODD_PANELS], "impl": ["spilled", "bounded", "twice"]}],
+@perfsuite.operator(
+    smoke={"panels": PANELS, "impl": ["spilled", "bounded"]},
+    nightly=[{"panels": PANELS}, {"panels": ODD_PANELS, "impl": "split"}],
+    full={"panels": ODD_PANELS},
     needs=[perfsuite.cuda()],
-    work=_work,
-    memory_bytes=_memory_bytes,
+    # Input and output, and the reference in 8 bytes.
+    memory_bytes=lambda panels, impl: (2 * 4 + 2 * 8) * LANES * DEPTH * panels,
+    tolerance=0.0,
     source="NVIDIA, CUDA C++ Best Practices Guide, Local Memory and Register Pressure",
 )
-def spill(ctx: Any, *, panels: int, impl: str) -> perfsuite.Workload:
+def spill(rng: Any, *, panels: int) -> Any:
     """Take a column's sum from 128 times each of its 128 integers: deviations from the mean.
 
     A column must be at hand until its sum is known. spilled gives a thread 64 registers, and most
@@ -48,29 +37,29 @@ def spill(ctx: Any, *, panels: int, impl: str) -> perfsuite.Workload:
     threads an SM; split shares a column among four threads; twice keeps nothing and reads again.
     Panels of 32 columns lie behind each other. Whole numbers, compared to the bit.
     """
+    x = rng.randint(-1000, 1001, panels, DEPTH, LANES)
+    return x, rng.empty(panels, DEPTH, LANES, dtype="int32")
+
+
+@spill.reference
+def _reference(x: Any, out: Any) -> Any:
+    """Return it as a product with a matrix of DEPTH - 1 and -1, exact in float64."""
+    matrix = DEPTH * torch.eye(DEPTH, dtype=torch.float64, device=out.device) - 1
+    return (matrix @ x.double()).int()
+
+
+@spill.wrong
+def _without_the_last_row(x: Any, out: Any) -> Any:
+    """Leave the last row out of the sum: one value was lost on its way to local memory."""
+    return (DEPTH * x - x[:, :-1].sum(dim=1, keepdim=True)).int()
+
+
+def _center(ctx: Any, *, panels: int, impl: str) -> Any:
     kernel = ctx.load_cuda(SOURCE, f"center_{impl}", options=OPTIONS)
     threads, at_once = GEOMETRY[impl]
     blocks = -(-panels // at_once)
-
-    def wrong(x: Any, out: Any) -> None:
-        # The sum leaves out the last row: one value was lost on its way to local memory.
-        out.copy_(DEPTH * x - x[:, :-1].sum(dim=1, keepdim=True))
-
-    return perfsuite.Workload(
-        fn=lambda x, out: kernel(blocks, threads, x, out, panels),
-        make_inputs=lambda rng: (
-            rng.randint(-1000, 1001, panels, DEPTH, LANES),
-            rng.empty(panels, DEPTH, LANES, dtype="int32"),
-        ),
-        reference=_reference,
-        wrong=wrong,
-        tolerance=0.0,
-    )
+    return lambda x, out: kernel(blocks, threads, x, out, panels)
 
 
-def _reference(x: Any, out: Any) -> Any:
-    """Return it as a product with a matrix of DEPTH - 1 and -1, exact in float64."""
-    import torch
-
-    matrix = DEPTH * torch.eye(DEPTH, dtype=torch.float64, device=out.device) - 1
-    return (matrix @ x.double()).int()
+for name in GEOMETRY:
+    spill.impl(_center, name=name)

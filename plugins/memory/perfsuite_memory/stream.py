@@ -87,16 +87,22 @@ def stream(rng: Any, *, op: str, n: int) -> Any:
     """
     if op not in REDUCTIONS:
         return (*(rng.randn(n) for _ in range(INPUTS[op])), rng.empty(n))
-    # Small integers of both signs: every partial sum stays below 2**24, so float32 adds without
-    # error in any order, and one missing element shows. The last one is never 0.
-    inputs = tuple(rng.randint(-8, 9, n, dtype="float32") for _ in range(INPUTS[op]))
-    for x in inputs:
-        x[-1] = 8.0
-    return (*inputs, rng.empty())
+    return (*(whole_numbers(rng, n) for _ in range(INPUTS[op])), rng.empty())
+
+
+def whole_numbers(rng: Any, n: int) -> Any:
+    """Return small floats of both signs, the last one not 0: one missing element shows.
+
+    Every partial sum stays below 2**24, so that float32 adds without error in any order.
+    """
+    x = rng.randint(-8, 9, n, dtype="float32")
+    x[-1] = 8.0
+    return x
 
 
 @stream.reference
-def _reference(*arrays: Any, op: str) -> Any:
+def expected(*arrays: Any, op: str) -> Any:
+    """Return the result in float64, some of it at a time."""
     *inputs, out = arrays
     if op == "init":
         return torch.full_like(out, SCALAR)
@@ -110,10 +116,8 @@ def _reference(*arrays: Any, op: str) -> Any:
 @stream.wrong
 def _without_the_last(*arrays: Any, op: str) -> Any:
     *inputs, out = arrays
-    if op in REDUCTIONS:
-        return _TORCH[op](*(x[:-1] for x in inputs), out)
-    _TORCH[op](*(x[:-1] for x in inputs), out[:-1])
-    return out
+    found = _TORCH[op](*(x[:-1] for x in inputs), out if op in REDUCTIONS else out[:-1])
+    return found if op in REDUCTIONS else out
 
 
 _TORCH: dict[str, Launch] = {

@@ -148,12 +148,13 @@ def _take_largest(  # type: ignore[no-untyped-def]
 def top(n: int, k: int, empty: Callable[..., Any]) -> Callable[[Any, Any], None]:
     """Return the launch that writes the k largest of n float32 in falling order.
 
+    ``empty(count)`` returns int32 scratch.
     One pass notes the largest of each block. What k of these reach, k elements reach: only blocks
     with a larger one are searched again, and what is not found there are elements equal to it.
     """
     blocks = triton.cdiv(n, MAXIMUM_BLOCK)
-    maxima, listed = empty(blocks, dtype="int32"), empty(MOST * k, dtype="int32")
-    count, floor = empty(1, dtype="int32"), empty(1, dtype="int32")
+    maxima, listed = empty(blocks), empty(MOST * k)
+    count, floor = empty(1), empty(1)
 
     def launch(x: Any, out: Any) -> None:
         maximum_kernel[(blocks,)](x, maxima, count, n, BLOCK=MAXIMUM_BLOCK, num_warps=MAXIMUM_WARPS)

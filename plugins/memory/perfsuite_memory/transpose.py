@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import perfsuite
+from perfsuite import cuda, package
+from perfsuite.gpu import torch
 
 BLOG = "Harris, An Efficient Matrix Transpose in CUDA C/C++, NVIDIA Technical Blog, 2013"
 KERNELS = ("naive", "shared", "padded", "swizzled")
@@ -18,35 +19,31 @@ SWIZZLED_BLOCK = (16, 16)
 VECTOR = 4
 # Rows of the result that the reference gathers at once: an index is twice as large as a float.
 ROWS_AT_ONCE = 256
+_PADDED = tuple(
+    perfsuite.Beats(
+        impl,
+        by,
+        f"{BLOG}, effective bandwidth on a K20c: {rates}",
+        at={"n": (4096, 8192)},
+        needs=(cuda(),),
+        name=f"transpose_over_{impl}",
+    )
+    for impl, by, rates in (
+        ("naive", 2.6, "55.3 to 144.3 GB/s (M2050: 18.8 to 99.5)"),
+        ("shared", 1.47, "97.6 to 144.3 GB/s (M2050: 51.3 to 99.5)"),
+    )
+)
 
 
-def _work(*, n: int, impl: str) -> perfsuite.Work:
-    del impl
-    return perfsuite.Work(read_bytes=4 * n * n, write_bytes=4 * n * n)
-
-
-def _memory_bytes(*, n: int, impl: str) -> int:
-    del impl
-    return 8 * n * n
-
-
-@perfsuite.case(
-    axes={"n": [8191, 8192], "impl": ["torch", *KERNELS, "triton"]},
-    smoke={"n": [2048]},
-    full={"n": [1024, 4096, 16384]},
-    full_only=[
-        {"n": [8191], "impl": ["torch", "naive", "shared", "padded"]},
-        {"n": [2048], "impl": list(KERNELS)},
-    ],
-    needs=[
-        perfsuite.cuda().when(impl=[*KERNELS, "triton"]),
-        perfsuite.package("triton").when(impl="triton"),
-    ],
-    work=_work,
-    memory_bytes=_memory_bytes,
+@perfsuite.operator(
+    smoke={"n": 2048, "impl": ["torch", "triton"]},
+    nightly=[{"n": 8192}, {"n": 8191, "impl": ["swizzled", "triton"]}],
+    full={"n": [1024, 2048, 4096, 8191, 16384]},
+    memory_bytes=lambda n, impl: 8 * n * n,
+    tolerance=0.0,
     source=BLOG,
 )
-def transpose(ctx: Any, *, n: int, impl: str) -> perfsuite.Workload:
+def transpose(rng: Any, *, n: int) -> Any:
     """Transpose an n x n matrix of floats.
 
     naive writes a column per warp; shared goes through a tile in shared memory and conflicts on
@@ -56,48 +53,12 @@ def transpose(ctx: Any, *, n: int, impl: str) -> perfsuite.Workload:
     reads 7 rows more and takes four times as many loads, and part of a row that begins inside a
     sector lies in one sector more.
     """
-
-    def wrong(x: Any, out: Any) -> None:
-        # Index (row, column) where (column, row) was meant.
-        out.copy_(x)
-
-    return perfsuite.Workload(
-        fn=_launch(ctx, n, impl),
-        make_inputs=lambda rng: (rng.randn(n, n), rng.empty(n, n)),
-        reference=_reference,
-        wrong=wrong,
-        tolerance=0.0,
-    )
+    return rng.randn(n, n), rng.empty(n, n)
 
 
-CLAIMS = (
-    perfsuite.Claim(
-        name="padded_over_naive",
-        case="transpose",
-        faster={"impl": "padded"},
-        than={"impl": "naive"},
-        by=2.6,
-        source=f"{BLOG}, effective bandwidth on a K20c: 55.3 to 144.3 GB/s (M2050: 18.8 to 99.5)",
-        at={"n": (4096, 8192)},
-        needs=(perfsuite.cuda(),),
-    ),
-    perfsuite.Claim(
-        name="padded_over_shared",
-        case="transpose",
-        faster={"impl": "padded"},
-        than={"impl": "shared"},
-        by=1.47,
-        source=f"{BLOG}, effective bandwidth on a K20c: 97.6 to 144.3 GB/s (M2050: 51.3 to 99.5)",
-        at={"n": (4096, 8192)},
-        needs=(perfsuite.cuda(),),
-    ),
-)
-
-
+@transpose.reference
 def _reference(x: Any, out: Any) -> Any:
     """Gather by flat index, some rows of the result at a time: no transpose, no stride."""
-    import torch
-
     rows, columns = x.shape
     expected = torch.empty_like(out)
     for part in torch.arange(columns, device=x.device).split(ROWS_AT_ONCE):
@@ -106,16 +67,32 @@ def _reference(x: Any, out: Any) -> Any:
     return expected
 
 
-def _launch(ctx: Any, n: int, impl: str) -> Callable[..., Any]:
-    if impl == "torch":
-        return lambda x, out: out.copy_(x.t())
-    if impl == "triton":
-        from perfsuite_memory import transpose_triton
+@transpose.wrong
+def _as_it_lies(x: Any, out: Any) -> Any:
+    """Index (row, column) where (column, row) was meant."""
+    return x
 
-        return transpose_triton.launch(n, n)
+
+@transpose.impl
+def _torch(x: Any, out: Any) -> None:
+    out.copy_(x.t())
+
+
+def _cuda(ctx: Any, *, n: int, impl: str) -> Any:
     options = (f"-DVECTORS={int(n % VECTOR == 0)}",)
     source = Path(__file__).with_name("transpose.cu")
     kernel = ctx.load_cuda(source, f"transpose_{impl}", options=options)
     tile, block = (SWIZZLED_TILE, SWIZZLED_BLOCK) if impl == "swizzled" else (TILE, BLOCK)
     tiles = -(-n // tile)
     return lambda x, out: kernel((tiles, tiles), block, x, out, n, n)
+
+
+for name in KERNELS:
+    transpose.impl(_cuda, name=name, needs=[cuda()], beats=_PADDED if name == "padded" else ())
+
+
+@transpose.impl(needs=[cuda(), package("triton")])
+def _triton(ctx: Any, *, n: int) -> Any:
+    from perfsuite_memory import transpose_triton
+
+    return transpose_triton.launch(n, n)

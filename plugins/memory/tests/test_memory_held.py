@@ -16,7 +16,9 @@ from perfsuite.devices.protocol import open_device
 BASELINE = Path(__file__).parents[3] / "baselines" / "nvidia-h200" / "memory.json"
 
 
-def _held(case: perfsuite.Case, **axes: int | str) -> int:
+def _held(operator: perfsuite.Operator, **axes: int | str) -> int:
+    case = operator.declared()[0]
+    assert isinstance(case, perfsuite.Case)
     assert case.memory_bytes is not None
     return case.memory_bytes(**axes)
 
@@ -37,11 +39,8 @@ def test_prefix_sums_to_compare_with_fit_into_what_is_held() -> None:
     torch = pytest.importorskip("torch")
     case, n = scan_sort_topk.scan_sort_topk, 2**20 + 3
     workload = case.build(open_device("cpu").context(3), op="scan", n=n, impl="torch")
-    assert isinstance(workload, perfsuite.Workload)
-    reference = workload.reference
-    assert reference is not None
     x, out = (torch.ones(n, dtype=torch.int32) for _ in range(2))
-    taken = _most_taken(lambda: reference(x, out))
+    taken = _most_taken(lambda: workload.reference(x, out))
     assert 24 * n <= taken <= _held(case, op="scan", n=n, impl="cuda") - 8 * n
 
 
