@@ -31,12 +31,10 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Operator | perfsuite.Cla
         rope_swiglu,
         softmax,
         ssm_scan,
-        sustained,
     )
 
     return [
         *gemm.CASES,
-        *sustained.CASES,
         *fp8_gemm.CASES,
         *fma.CASES,
         softmax.softmax,
@@ -55,7 +53,7 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Operator | perfsuite.Cla
         *occupancy.CASES,
         *divergence.CASES,
         *redundancy.CASES,
-        *gemm_ladder.CASES,
+        gemm_ladder.gemm_ladder,
     ]
 
 

@@ -18,12 +18,12 @@ from perfsuite_compute import (
 )
 
 
-def cases() -> tuple[perfsuite.Case | perfsuite.Claim, ...]:
+def cases() -> tuple[perfsuite.Case | perfsuite.Operator | perfsuite.Claim, ...]:
     """Return the cases and their claims."""
     return (
-        *gemv_skinny.CASES,
+        gemv_skinny.gemv_skinny,
         *gemm_shapes.CASES,
-        *grouped_gemm.CASES,
+        grouped_gemm.grouped_gemm,
         *mixed_gemm.CASES,
         *quantize_cast.CASES,
         *sparse24.CASES,
