@@ -31,12 +31,10 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Operator | perfsuite.Cla
         rope_swiglu,
         softmax,
         ssm_scan,
-        sustained,
     )
 
     return [
         *gemm.CASES,
-        *sustained.CASES,
         *fp8_gemm.CASES,
         *fma.CASES,
         softmax.softmax,
@@ -44,18 +42,18 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Operator | perfsuite.Cla
         *attention_backward.CASES,
         *matrices.cases(),
         *norm.CASES,
-        *pointwise_fusion.CASES,
-        *rope_swiglu.CASES,
+        pointwise_fusion.pointwise_fusion,
+        rope_swiglu.rope_swiglu,
         *cross_entropy.CASES,
         *attention_mask.CASES,
         *gqa_mla.CASES,
         *conv.CASES,
-        *ssm_scan.CASES,
+        ssm_scan.ssm_scan,
         *ilp_unroll.CASES,
         *occupancy.CASES,
         *divergence.CASES,
-        *redundancy.CASES,
-        *gemm_ladder.CASES,
+        redundancy.redundancy,
+        gemm_ladder.gemm_ladder,
     ]
 
 

@@ -2,113 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite import Claim, Need, Work, Workload, cuda, package
+from perfsuite import Claim, Work, Workload, arch, cuda, package
+from perfsuite.gpu import DTYPES, matmul64, torch
+from perfsuite_compute import fp64_emulation
 
-# The torch dtype, the bytes of an element, and the relative error where the dtype's own limit does
-# not hold: tf32 has fp32's storage and 10 bits of mantissa, an error of 2**-11 for each operand.
-_DTYPES = {
-    "bf16": ("bfloat16", 2, None),
-    "fp32": ("float32", 4, None),
-    "tf32": ("float32", 4, 1e-3),
-    "fp16": ("float16", 2, None),
-    "int8": ("int8", 1, None),
-    "fp64": ("float64", 8, None),
-}
-_IMPLS = {"bf16": ("torch", "triton"), "fp32": ("torch", "cuda_naive", "cuda_tiled")}
-# The last three are there for their rate.
-_SIZES = {
-    "bf16": (1024, 16384),
-    "fp32": (512, 4096),
-    "tf32": (1024, 4096),
-    "fp16": (8192, 8192),
-    "int8": (8192, 8192),
-    "fp64": (4096, 4096),
-}
-# The naive kernel takes some 30 ms at 4096 cubed: larger tells nothing more.
-_LARGEST_NAIVE = 2048
-# Sizes that show what tensor cores reach.
-_CEILING_SIZES = {
+_SOURCE = Path(__file__).with_name("gemm.cu")
+_BYTES = {"bf16": 2, "fp32": 4, "tf32": 4, "fp16": 2, "int8": 1, "fp64": 8}
+_CUDA_CORES = ["torch", "cuda_naive", "cuda_tiled"]
+# Sizes that show what tensor cores reach; fp16, int8 and fp64 are there for their rate.
+_CEILINGS = {
     "bf16": (4096, 8192),
     "tf32": (4096,),
-    **{dtype: _SIZES[dtype][:1] for dtype in ("fp16", "int8", "fp64")},
+    "fp16": (8192,),
+    "int8": (8192,),
+    "fp64": (4096,),
 }
 
 
-def _is_asked(dtype: str, m: int, n: int, k: int, impl: str) -> bool:
-    least, most = _SIZES[dtype]
-    is_small = "cuda" not in impl or m <= _LARGEST_NAIVE
-    return m == n == k and least <= m <= most and impl in _IMPLS.get(dtype, ("torch",)) and is_small
+def _cubes(*sizes: int, **axes: Any) -> list[dict[str, Any]]:
+    return [{**axes, "m": size, "n": size, "k": size} for size in sizes]
 
 
-def _ceiling_of(of: str) -> Callable[..., bool]:
-    return lambda dtype, m, **_: dtype == of and m in _CEILING_SIZES[of]
+def _ceiling_of(of: str) -> Any:
+    return lambda dtype, m, **_: dtype == of and m in _CEILINGS[of]
 
 
-def _work(dtype: str, m: int, n: int, k: int, impl: str) -> Work:
-    size = _DTYPES[dtype][1]
-    return Work(
-        read_bytes=size * (m * k + k * n),
-        write_bytes=(4 if dtype == "int8" else size) * m * n,
-        flops=2 * m * n * k,
-        rate_dtype=dtype,
-    )
+def _work(dtype: str, m: int, n: int, k: int, **_: Any) -> Work:
+    size = _BYTES[dtype]
+    written = (4 if dtype == "int8" else size) * m * n
+    return Work(size * (m * k + k * n), written, 2 * m * n * k, rate_dtype=dtype)
 
 
-def _memory_bytes(dtype: str, m: int, n: int, k: int, impl: str) -> int:
-    from perfsuite_compute.reference import matmul_bytes
-
+def _memory_bytes(dtype: str, m: int, n: int, k: int, **_: Any) -> int:
     # An int8's sums, twice, are 8 bytes; an fp64's reference has copies of the operands.
-    copies = 6 * 8 * m * n if dtype == "fp64" else 8 * m * n if dtype == "int8" else 0
-    own = _DTYPES[dtype][1] * (m * k + k * n + 2 * m * n)
-    return own + copies + matmul_bytes(m, n, k)
+    copies = {"fp64": 48, "int8": 8}.get(dtype, 0) * m * n
+    own = _BYTES[dtype] * (m * k + k * n + 2 * m * n)
+    return own + copies + 8 * (k * n + m * n + min(m, 2048) * k)
 
 
-_NEEDS: tuple[Need, ...] = (
-    package("torch"),
-    package("triton").when(impl="triton"),
-    cuda().when(impl=("triton", "cuda_naive", "cuda_tiled")),
-    cuda().when(dtype=("bf16", "tf32", "fp16", "int8", "fp64")),
-)
-
-
-@perfsuite.case(
-    axes={
-        "dtype": list(_DTYPES),
-        "m": [2048, 4096, 8192],
-        "n": [2048, 4096, 8192],
-        "k": [2048, 4096, 8192],
-        "impl": ["torch", "triton", "cuda_naive", "cuda_tiled"],
-    },
-    smoke={"dtype": ["fp32", "bf16"], "m": [512, 1024], "n": [512, 1024], "k": [512, 1024]},
-    full={
-        "m": [1024, 2048, 4096, 8192, 16384],
-        "n": [1024, 2048, 4096, 8192, 16384],
-        "k": [1024, 2048, 4096, 8192, 16384],
-    },
-    only=_is_asked,
-    full_only=[
-        {"dtype": ["fp32"], "m": [1024]},
-        {"dtype": ["bf16", "tf32"], "m": [2048]},
-        {"m": [512], "impl": ["cuda_naive"]},
-        {"dtype": ["fp64"]},  # fp64_emulation measures the same at night
+@perfsuite.operator(
+    smoke=[
+        *_cubes(512, dtype="fp32", impl=["torch", "cuda_tiled"]),
+        *_cubes(1024, dtype="bf16", impl=["torch", "triton"]),
     ],
-    needs=_NEEDS,
+    nightly=[
+        *_cubes(2048, dtype="fp32", impl=_CUDA_CORES),
+        *_cubes(4096, dtype=["fp32", "tf32"], impl="torch"),
+        *_cubes(8192, dtype=["fp16", "int8"], impl="torch"),
+        *_cubes(4096, 8192, dtype="bf16", impl=["torch", "triton"]),
+    ],
+    full=[
+        # The naive kernel takes some 30 ms at 4096 cubed: larger tells nothing more.
+        *_cubes(512, 1024, dtype="fp32", impl=_CUDA_CORES),
+        *_cubes(2048, 16384, dtype="bf16", impl=["torch", "triton"]),
+        *_cubes(1024, 2048, dtype="tf32", impl="torch"),
+        *_cubes(4096, dtype="fp64", impl="torch"),  # fp64_emulation measures the same at night
+    ],
+    needs=[cuda().when(dtype=("bf16", "tf32", "fp16", "int8", "fp64"))],
     work=_work,
     memory_bytes=_memory_bytes,
+    # tf32 has 10 bits of mantissa, an error of 2**-11 for each operand.
+    tolerance=lambda *, dtype: 1e-3 if dtype == "tf32" else None,
     tags=["tensor-cores", "tiling"],
     canary={
         "cuda": {"dtype": "bf16", "m": 4096, "n": 4096, "k": 4096, "impl": "torch"},
         "cpu": {"dtype": "fp32", "m": 512, "n": 512, "k": 512, "impl": "torch"},
     },
-    ceilings={dtype: _ceiling_of(dtype) for dtype in _CEILING_SIZES},
+    ceilings={dtype: _ceiling_of(dtype) for dtype in _CEILINGS},
     source="tensor cores, mixed precision and shared-memory tiling: chapters 5 and 6 of the book",
 )
-def gemm(ctx: Any, dtype: str, m: int, n: int, k: int, impl: str) -> Workload:
+def gemm(rng: Any, *, dtype: str, m: int, n: int, k: int) -> Any:
     """Multiply two matrices: c = a b, all row-major, c in the operands' dtype (int32 of int8).
 
     ``torch`` is cuBLAS: fp32 on the CUDA cores, all else on tensor cores. int8 has int32 sums and
@@ -120,48 +87,73 @@ def gemm(ctx: Any, dtype: str, m: int, n: int, k: int, impl: str) -> Workload:
     memory and registers, and takes whole tiles only. Both are fp32 on CUDA cores: their ceiling is
     that of ``torch`` in fp32.
     """
-    import torch
-
-    name, _, tolerance = _DTYPES[dtype]
-    torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
-
-    def make_inputs(rng: Any) -> tuple[Any, ...]:
-        if dtype == "int8":
-            codes = (rng.randint(-127, 128, *shape, dtype=name) for shape in ((m, k), (n, k)))
-            return *codes, rng.empty(m, n, dtype="int32")
-        return rng.randn(m, k, dtype=name), rng.randn(k, n, dtype=name), rng.empty(m, n, dtype=name)
-
-    return Workload(
-        fn=_launch_int8 if dtype == "int8" else _launch_of(ctx, m, n, k, impl),
-        make_inputs=make_inputs,
-        reference=_reference,
-        wrong=_without_last_step,
-        tolerance=tolerance,
+    if dtype == "int8":
+        a, columns = (rng.randint(-127, 128, *of, dtype=dtype) for of in ((m, k), (n, k)))
+        return a, columns.t(), rng.empty(m, n, dtype="int32")
+    return tuple(
+        make(*of, dtype=DTYPES[dtype])
+        for make, of in ((rng.randn, (m, k)), (rng.randn, (k, n)), (rng.empty, (m, n)))
     )
 
 
-def _launch_of(ctx: Any, m: int, n: int, k: int, impl: str) -> Callable[..., Any]:
-    if impl == "triton":
-        from perfsuite_compute.gemm_triton import gemm as launch
-
-        return launch
-    if impl == "cuda_naive":
-        return _launch_cuda(ctx, m, n, k, kernel="gemm_naive")
-    if impl == "cuda_tiled":
-        return _launch_cuda(ctx, m, n, k, kernel="gemm_tiled")
-    return _launch_torch
+@gemm.reference
+def _reference(a: Any, b: Any, c: Any, *, dtype: str) -> Any:
+    """Multiply in float64, which sums products of int8 exactly; those of fp64 in two parts."""
+    return fp64_emulation.reference(a, b) if dtype == "fp64" else matmul64(a, b)
 
 
-def _launch_torch(a: Any, b: Any, c: Any) -> None:
-    import torch
+@gemm.wrong
+def _without_last_step(a: Any, b: Any, c: Any) -> Any:
+    """Leave out the last 64 of k, as a loop that rounds its count down does."""
+    return matmul64(a[:, :-64], b[:-64]).to(c.dtype)
 
-    torch.mm(a, b, out=c)
+
+@gemm.impl
+def _torch(ctx: Any, *, dtype: str) -> Any:
+    torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
+    # The only way to cuBLAS's int8.
+    multiply = torch._int_mm if dtype == "int8" else torch.mm  # noqa: SLF001
+    return lambda a, b, c: multiply(a, b, out=c)
 
 
-def _launch_int8(a: Any, columns: Any, c: Any) -> None:
-    import torch
+@gemm.impl(
+    needs=[cuda(), package("triton")],
+    beats=perfsuite.Beats(
+        "torch",
+        0.8,
+        "Triton tutorial 03, matrix multiplication: 'performance on par with cuBLAS'",
+        at={"dtype": "bf16", "m": (4096, 8192)},
+        needs=(cuda(), arch("sm_90")),
+    ),
+)
+def _triton(ctx: Any) -> Any:
+    from perfsuite_compute.gemm_triton import gemm as launch
 
-    torch._int_mm(a, columns.t(), out=c)  # noqa: SLF001 - the only way to cuBLAS's int8
+    return launch
+
+
+@gemm.impl(needs=[cuda()])
+def _cuda_naive(ctx: Any, *, m: int, n: int, k: int) -> Any:
+    run = ctx.load_cuda(_SOURCE, "gemm_naive", options=cuda_options("gemm_naive", m, n, k))
+    return lambda a, b, c: run((-(-n // 32), -(-m // 32)), (32, 32), a, b, c)
+
+
+@gemm.impl(
+    needs=[cuda()],
+    beats=perfsuite.Beats(
+        "cuda_naive",
+        4.0,
+        "S. Boehm, 'How to Optimize a CUDA Matmul Kernel' (2022): coalesced 8.5 %, shared "
+        "tiles with 2D register tiles 68.7 % of cuBLAS, a ratio of 8.1; half of it is asked for, "
+        "since Hopper's larger L1 helps the naive kernel most",
+        at={"dtype": "fp32", "m": 2048},
+        needs=(cuda(),),
+    ),
+)
+def _cuda_tiled(ctx: Any, *, m: int, n: int, k: int) -> Any:
+    tile = tile_for(m, n)
+    run = ctx.load_cuda(_SOURCE, "gemm_tiled", options=cuda_options("gemm_tiled", m, n, k))
+    return lambda a, b, c: run((n // tile, m // tile), (256, 1), a, b, c)
 
 
 def tile_for(m: int, n: int) -> int:
@@ -175,57 +167,31 @@ def cuda_options(kernel: str, m: int, n: int, k: int) -> tuple[str, ...]:
     return (f"-DSIZE_M={m}", f"-DSIZE_N={n}", f"-DSIZE_K={k}", *tile)
 
 
-def _launch_cuda(ctx: Any, m: int, n: int, k: int, *, kernel: str) -> Callable[..., None]:
-    options = cuda_options(kernel, m, n, k)
-    run = ctx.load_cuda(Path(__file__).with_name("gemm.cu"), kernel, options=options)
-    if kernel == "gemm_naive":
-        grid, block = (-(-n // 32), -(-m // 32)), (32, 32)
-    else:
-        tile = tile_for(m, n)
-        grid, block = (n // tile, m // tile), (256, 1)
-
-    def launch(a: Any, b: Any, c: Any) -> None:
-        run(grid, block, a, b, c)
-
-    return launch
+def _bf16(m: int) -> dict[str, Any]:
+    return {"dtype": "bf16", "m": m, "n": m, "k": m, "impl": "torch"}
 
 
-def _reference(a: Any, b: Any, c: Any) -> Any:
-    """Multiply in float64, which sums products of int8 exactly; those of fp64 in two parts."""
-    import torch
+@perfsuite.case(
+    # No variant of the smoke tier: launches that do not reach the power limit show nothing.
+    nightly={"m": 8192},
+    needs=(cuda(),),
+    work=lambda m: _work(**_bf16(m)),
+    memory_bytes=lambda m: _memory_bytes(**_bf16(m)),
+    regime=perfsuite.Regime.SUSTAINED,
+    tags=["tensor-cores", "power"],
+    source="power-capped matrix multiplication, as in training steps; NVML's counter of energy",
+)
+def gemm_sustained(ctx: Any, *, m: int) -> Workload:
+    """Multiply two bf16 matrices of m x m with cuBLAS, one launch right after the other.
 
-    from perfsuite_compute import fp64_emulation
-    from perfsuite_compute.reference import matmul
-
-    if a.dtype == torch.float64:
-        return fp64_emulation.reference(a, b)
-    return matmul(a, b.t() if a.dtype == torch.int8 else b)
-
-
-def _without_last_step(a: Any, b: Any, c: Any) -> None:
-    """Leave out the last 64 of k, as a loop that rounds its count down does."""
-    import torch
-
-    if a.dtype == torch.int8:
-        _launch_int8(a[:, :-64].contiguous(), b[:, :-64].contiguous(), c)
-    else:
-        _launch_torch(a[:, :-64], b[:-64], c)
+    Its clock is held against that of the paced canary of the same run, its energy per launch
+    against the baseline: the same cycles at more power are slower training, and no one's code.
+    """
+    return gemm.build(ctx, **_bf16(m))
 
 
-CASES: tuple[perfsuite.Case | Claim, ...] = (
+CASES = (
     gemm,
-    Claim(
-        name="gemm_tiling",
-        case="gemm",
-        faster={"impl": "cuda_tiled"},
-        than={"impl": "cuda_naive"},
-        by=4.0,
-        at={"dtype": ("fp32",), "m": (2048,)},
-        needs=(cuda(),),
-        source="S. Boehm, 'How to Optimize a CUDA Matmul Kernel' (2022): coalesced 8.5 %, shared "
-        "tiles with 2D register tiles 68.7 % of cuBLAS, a ratio of 8.1; half of it is asked for, "
-        "since Hopper's larger L1 helps the naive kernel most",
-    ),
     Claim(
         name="gemm_tensor_cores",
         case="gemm",
@@ -233,18 +199,9 @@ CASES: tuple[perfsuite.Case | Claim, ...] = (
         than={"dtype": "fp32"},
         by=4.0,
         at={"impl": ("torch",), "m": (4096,)},
-        needs=(cuda(), perfsuite.arch("sm_90")),
+        needs=(cuda(), arch("sm_90")),
         source="NVIDIA H200 datasheet: 494.5 TFLOP/s dense tf32, 67 fp32, a ratio of 7.4; four is "
         "asked for, since tensor cores reach a smaller share of their peak",
     ),
-    Claim(
-        name="gemm_triton_near_cublas",
-        case="gemm",
-        faster={"impl": "triton"},
-        than={"impl": "torch"},
-        by=0.8,
-        at={"dtype": ("bf16",), "m": (4096, 8192)},
-        needs=(cuda(), perfsuite.arch("sm_90")),
-        source="Triton tutorial 03, matrix multiplication: 'performance on par with cuBLAS'",
-    ),
+    gemm_sustained,
 )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite import Claim, Work, Workload, arch, cuda, package
-from perfsuite_compute import multiprocessors
+from perfsuite import arch, cuda
+from perfsuite.gpu import matmul64, sm_count, torch
 
 _FOLDER = Path(__file__).parent
 
@@ -54,47 +53,57 @@ RUNGS = {
     ),
 }
 BOX_COLUMNS = 64  # 128 bytes: what TMA swizzles
-# Each rung where it takes some milliseconds at most, and beside its neighbours. 2040 and 1032 are
-# multiples of 8, as rows must be, and of no tile.
-_ASKED = {
-    1032: set(RUNGS),
-    2040: {"wgmma"},
-    2048: {"loop", "shared", "register", "wmma"},
-    4096: {"mma_sync", "wgmma", "torch"},
-    8192: {"wmma", "mma_sync", "wgmma", "torch"},
+_BEATS = {
+    "register": perfsuite.Beats(
+        "shared",
+        2.5,
+        "S. Boehm, 'How to Optimize a CUDA Matmul Kernel' (2022), fp32: tiles in shared "
+        "memory 12.8 % of cuBLAS, 2D tiles in registers 68.7 %, a ratio of 5.4; half is asked for",
+        at={"size": 2048},
+        needs=(cuda(),),
+    ),
+    "wmma": perfsuite.Beats(
+        "register",
+        3.0,
+        "NVIDIA H200 datasheet: 989 TFLOP/s dense bf16, 67 fp32, a ratio of 14.8; three is "
+        "asked for, since a kernel that waits at every step reaches a small share of the former",
+        at={"size": 2048},
+        needs=(cuda(), arch("sm_90")),
+    ),
+    "wgmma": perfsuite.Beats(
+        "torch",
+        0.75,
+        "P. Shankhdhar, fast.cu, README: on an H100, bf16, 763 TFLOP/s where cuBLAS has "
+        "716 (4096 cubed), 808 where it has 795 (8192 cubed), with clusters and an overlapped "
+        "store besides; three quarters are asked for",
+        at={"size": (4096, 8192)},
+        needs=(cuda(), arch("sm_90")),
+    ),
 }
 
 
-def _is_asked(size: int, impl: str) -> bool:
-    return impl in _ASKED[size]
-
-
-def _work(size: int, impl: str) -> Work:
+# Each rung where it takes some milliseconds at most, and beside its neighbours. 2040 and 1032 are
+# multiples of 8, as rows must be, and of no tile.
+@perfsuite.operator(
+    smoke={"size": 2040, "impl": "wgmma"},
+    nightly=[
+        {"size": 2048, "impl": ["loop", "shared", "register", "wmma"]},
+        {"size": 4096, "impl": ["mma_sync", "wgmma", "torch"]},
+    ],
+    full=[
+        {"size": 1032, "impl": list(RUNGS)},
+        {"size": 8192, "impl": ["wmma", "mma_sync", "wgmma", "torch"]},
+    ],
+    needs=(cuda(), arch("sm_80+")),
     # The same for all: the operands are bf16, whatever a rung multiplies them with.
-    return Work(
-        read_bytes=4 * size**2, write_bytes=2 * size**2, flops=2 * size**3, rate_dtype="bf16"
-    )
-
-
-def _memory_bytes(size: int, impl: str) -> int:
-    from perfsuite_compute.reference import matmul_bytes
-
-    return 8 * size**2 + matmul_bytes(size, size, size)
-
-
-@perfsuite.case(
-    axes={"size": [2040, 2048, 4096], "impl": [*RUNGS, "torch"]},
-    smoke={"size": [2040]},
-    full={"size": list(_ASKED)},
-    only=_is_asked,
-    needs=(package("torch"), cuda(), arch("sm_80+"), arch("sm_90").when(impl="wgmma")),
-    work=_work,
-    memory_bytes=_memory_bytes,
+    flops=lambda *, size: 2 * size**3,
+    rate_dtype="bf16",
+    memory_bytes=lambda size, impl: (24 * size + 8 * min(size, 2048)) * size,
     tags=["tensor-cores", "tiling"],
     source="tiling, tensor cores and pipelines: AI Systems Performance Engineering, chapters 5 to "
     "9; S. Boehm, 'How to Optimize a CUDA Matmul Kernel' (2022)",
 )
-def gemm_ladder(ctx: Any, size: int, impl: str) -> Workload:
+def gemm_ladder(rng: Any, *, size: int) -> Any:
     """Multiply two square bf16 matrices, c = a b, all row-major, with fp32 sums.
 
     ``loop`` reads both operands from global memory for every product; ``shared`` has a tile of each
@@ -112,40 +121,50 @@ def gemm_ladder(ctx: Any, size: int, impl: str) -> Workload:
     are stored; and rows of 4080 bytes start within a line of 128, so that each row of a box, as
     long as a line, lies in two.
     """
-    return Workload(
-        fn=launch_torch if impl == "torch" else _launch_cuda(ctx, RUNGS[impl]),
-        make_inputs=lambda rng: (
-            rng.randn(size, size, dtype="bfloat16"),
-            rng.randn(size, size, dtype="bfloat16"),
-            rng.empty(size, size, dtype="bfloat16"),
-        ),
-        reference=_reference,
-        # The loop over k is rounded down to whole steps of 64, less one.
-        wrong=lambda a, b, c: launch_torch(a[:, :-64], b[:-64], c),
-    )
+    a, b = (rng.randn(size, size, dtype="bfloat16") for _ in range(2))
+    return a, b, rng.empty(size, size, dtype="bfloat16")
 
 
-def _launch_cuda(ctx: Any, rung: Rung) -> Callable[[Any, Any, Any], None]:
+@gemm_ladder.reference
+def _reference(a: Any, b: Any, c: Any) -> Any:
+    return matmul64(a, b)
+
+
+@gemm_ladder.wrong
+def _without_last_step(a: Any, b: Any, c: Any) -> Any:
+    """Round the loop over k down to whole steps of 64, less one."""
+    return a[:, :-64] @ b[:-64]
+
+
+@gemm_ladder.impl
+def _torch(a: Any, b: Any, c: Any) -> None:
+    torch.mm(a, b, out=c)
+
+
+def _rung(ctx: Any, *, impl: str) -> Any:
+    rung = RUNGS[impl]
     kernel = ctx.load_cuda(rung.source, rung.function)
-    boxes = rung.boxes
-    blocks = multiprocessors.count() if boxes else 0
+    blocks = sm_count() if rung.boxes else 0
 
     def launch(a: Any, b: Any, c: Any) -> None:
         m, n = c.shape
         grid, operands = rung.grid(m, n), (a, b)
-        if boxes:
+        if rung.boxes:
             grid = (min(blocks, *grid),)
-            operands = tuple(map(_tensor_map, operands, boxes))
+            operands = tuple(map(_tensor_map, operands, rung.boxes))
         sizes = (m, n, a.shape[1])
         kernel(grid, rung.threads, *operands, c, *sizes, shared_bytes=rung.shared_bytes)
 
     return launch
 
 
+for _name, _each in RUNGS.items():
+    _needs = (arch("sm_90"),) if _each.boxes else ()
+    gemm_ladder.impl(_rung, name=_name, needs=_needs, beats=_BEATS.get(_name, ()))
+
+
 def _tensor_map(matrix: Any, rows: int) -> Any:
     """Return TMA's map of a row-major bf16 matrix in boxes of ``rows`` x 64, swizzled 128 bytes."""
-    import torch
-
     # The enumerations of the public as_tensor_map have no public name yet.
     from cuda.core._tensor_map import TensorMapL2Promotion, TensorMapSwizzle
     from cuda.core.utils import StridedMemoryView
@@ -157,55 +176,3 @@ def _tensor_map(matrix: Any, rows: int) -> Any:
         swizzle=TensorMapSwizzle.SWIZZLE_128B,
         l2_promotion=TensorMapL2Promotion.L2_256B,
     )
-
-
-def launch_torch(a: Any, b: Any, c: Any) -> None:
-    """Write a b to c through torch."""
-    import torch
-
-    torch.mm(a, b, out=c)
-
-
-def _reference(a: Any, b: Any, c: Any) -> Any:
-    from perfsuite_compute.reference import matmul
-
-    return matmul(a, b)
-
-
-CASES: tuple[perfsuite.Case | Claim, ...] = (
-    gemm_ladder,
-    Claim(
-        name="ladder_registers",
-        case="gemm_ladder",
-        faster={"impl": "register"},
-        than={"impl": "shared"},
-        by=2.5,
-        at={"size": (2048,)},
-        needs=(cuda(),),
-        source="S. Boehm, 'How to Optimize a CUDA Matmul Kernel' (2022), fp32: tiles in shared "
-        "memory 12.8 % of cuBLAS, 2D tiles in registers 68.7 %, a ratio of 5.4; half is asked for",
-    ),
-    Claim(
-        name="ladder_tensor_cores",
-        case="gemm_ladder",
-        faster={"impl": "wmma"},
-        than={"impl": "register"},
-        by=3.0,
-        at={"size": (2048,)},
-        needs=(cuda(), arch("sm_90")),
-        source="NVIDIA H200 datasheet: 989 TFLOP/s dense bf16, 67 fp32, a ratio of 14.8; three is "
-        "asked for, since a kernel that waits at every step reaches a small share of the former",
-    ),
-    Claim(
-        name="ladder_near_cublas",
-        case="gemm_ladder",
-        faster={"impl": "wgmma"},
-        than={"impl": "torch"},
-        by=0.75,
-        at={"size": (4096, 8192)},
-        needs=(cuda(), arch("sm_90")),
-        source="P. Shankhdhar, fast.cu, README: on an H100, bf16, 763 TFLOP/s where cuBLAS has "
-        "716 (4096 cubed), 808 where it has 795 (8192 cubed), with clusters and an overlapped "
-        "store besides; three quarters are asked for",
-    ),
-)

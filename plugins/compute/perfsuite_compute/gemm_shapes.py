@@ -2,71 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import perfsuite
-from perfsuite import Claim, Work, Workload, arch, cuda, package
+from perfsuite import Claim, arch, cuda, package
+from perfsuite.gpu import matmul64, sm_count, torch
 
-# (m, n, k) by what each shows. The tiles of `tiles` and `stream_k` are 128 x 128: 12 x 11 of them
-# are one for each of an H200's 132 multiprocessors, 13 x 11 are one wave and a twelfth of the next.
-# What each can reach there: 128 steps of k a program for one wave, 256 for `tiles` with two, 139
-# for `stream_k`. cuBLAS has tiles of other heights, of which one wave may do.
-WAVE = ((1536, 1408, 8192), (1601, 1408, 8192))
-# The inner size of a SwiGLU layer of width 4096 as it comes out of 8/3 x 4096, and as it should be.
-ALIGNMENT = ((4096, 10922, 4096), (4096, 10944, 4096))
-# Four tiles in all: only a split of k gives the other multiprocessors something to do.
-_FEW = ((256, 256, 65536),)
-_SMALL = ((513, 520, 512),)
-_IMPLS = ("torch", "tiles", "stream_k")
+_OWN = [arch("sm_90+"), cuda(), package("triton")]
 
 
-def _is_asked(m: int, n: int, k: int, impl: str) -> bool:
-    # Bulk copies, which the kernels are made of, cannot take rows that are not aligned.
-    shapes = WAVE + _FEW + _SMALL + (ALIGNMENT if impl == "torch" else ())
-    return (m, n, k) in shapes
-
-
-def _work(m: int, n: int, k: int, impl: str) -> Work:
-    return Work(
-        read_bytes=2 * (m * k + k * n),
-        write_bytes=2 * m * n,
-        flops=2 * m * n * k,
-        rate_dtype="bf16",
-    )
-
-
-def _memory_bytes(m: int, n: int, k: int, impl: str) -> int:
-    from perfsuite_compute.reference import matmul_bytes
-
-    return 2 * (m * k + k * n + 2 * m * n) + matmul_bytes(m, n, k)
-
-
-@perfsuite.case(
-    axes={
-        "m": [1536, 1601, 4096],
-        "n": [1408, 10922, 10944],
-        "k": [4096, 8192],
-        "impl": list(_IMPLS),
-    },
-    smoke={"m": [513], "n": [520], "k": [512]},
-    full={"m": [256, 1536, 1601, 4096], "n": [256, 1408, 10922, 10944], "k": [4096, 8192, 65536]},
-    only=_is_asked,
-    full_only=[{"m": [513], "impl": ["torch", "tiles"]}, {"m": [1601], "impl": ["tiles"]}],
-    needs=(
-        package("torch"),
-        package("triton").when(impl=("tiles", "stream_k")),
-        cuda().when(impl=("tiles", "stream_k")),
-        arch("sm_90+").when(impl=("tiles", "stream_k")),
-    ),
-    work=_work,
-    memory_bytes=_memory_bytes,
+# The tiles of `tiles` and `stream_k` are 128 x 128: 12 x 11 of them (1536 rows) are one for each of
+# an H200's 132 multiprocessors, 13 x 11 (1601) are one wave and a twelfth of the next. What each
+# can reach there: 128 steps of k a program for one wave, 256 for `tiles` with two, 139 for
+# `stream_k`. cuBLAS has tiles of other heights, of which one wave may do. 10922 is the inner size
+# of a SwiGLU layer of width 4096 as it comes out of 8/3 x 4096, 10944 as it should be; bulk copies,
+# which the kernels are made of, cannot take rows that are not aligned. 256 x 256 are four tiles:
+# only a split of k gives the other multiprocessors something to do.
+@perfsuite.operator(
+    smoke={"m": 513, "n": 520, "k": 512, "impl": "stream_k"},
+    nightly=[
+        {"m": 1536, "n": 1408, "k": 8192},
+        {"m": 1601, "n": 1408, "k": 8192, "impl": ["torch", "stream_k"]},
+        {"m": 4096, "n": [10922, 10944], "k": 4096, "impl": "torch"},
+    ],
+    full=[
+        {"m": 513, "n": 520, "k": 512},
+        {"m": 1601, "n": 1408, "k": 8192},
+        {"m": 256, "n": 256, "k": 65536},
+    ],
+    flops=lambda *, m, n, k: 2 * m * n * k,
+    rate_dtype="bf16",
+    memory_bytes=lambda m, n, k, impl: 10 * k * n + 12 * m * n + (2 * m + 8 * min(m, 2048)) * k,
     version=2,
     tags=["tensor-cores", "wave-quantisation", "stream-k"],
     source="Osama et al., Stream-K (arXiv:2301.03598); dimensions and alignment: NVIDIA, Matrix "
     "Multiplication Background User's Guide",
 )
-def gemm_shapes(ctx: Any, m: int, n: int, k: int, impl: str) -> Workload:
+def gemm_shapes(rng: Any, *, m: int, n: int, k: int) -> Any:
     """Multiply two bf16 matrices of sizes that libraries and people trip over.
 
     A row of 10922 elements starts at no multiple of 16 bytes, so that neither bulk copies nor wide
@@ -81,50 +53,37 @@ def gemm_shapes(ctx: Any, m: int, n: int, k: int, impl: str) -> Workload:
     high would be one wave, but Triton's are powers of two. Of 1536 rows, one wave of tiles, it
     reaches 97 %.
     """
-
-    def make_inputs(rng: Any) -> tuple[Any, ...]:
-        a, b = rng.randn(m, k, dtype="bfloat16"), rng.randn(k, n, dtype="bfloat16")
-        return a, b, rng.empty(m, n, dtype="bfloat16")
-
-    return Workload(
-        fn=_launch_of(ctx, m, n, k, impl),
-        make_inputs=make_inputs,
-        reference=_reference,
-        wrong=_without_shared,
-    )
+    a, b = rng.randn(m, k, dtype="bfloat16"), rng.randn(k, n, dtype="bfloat16")
+    return a, b, rng.empty(m, n, dtype="bfloat16")
 
 
-def _launch_of(ctx: Any, m: int, n: int, k: int, impl: str) -> Callable[..., None]:
-    import torch
-
-    if impl == "torch":
-        return lambda a, b, c: torch.mm(a, b, out=c)
-    from perfsuite_compute import stream_k_triton
-
-    programs = torch.cuda.get_device_properties(0).multi_processor_count
-    is_streamed = impl == "stream_k"
-    launch: Callable[..., None] = stream_k_triton.launch(
-        m, n, k, is_streamed=is_streamed, place=ctx.place, programs=programs
-    )
-    return launch
-
-
+@gemm_shapes.reference
 def _reference(a: Any, b: Any, c: Any) -> Any:
-    from perfsuite_compute.reference import matmul
-
-    return matmul(a, b)
+    return matmul64(a, b)
 
 
-def _without_shared(a: Any, b: Any, c: Any) -> None:
+@gemm_shapes.wrong
+def _without_shared(a: Any, b: Any, c: Any, *, k: int) -> None:
     """Leave out what another program had of the last tile: the last half of k, in its columns."""
-    import torch
-
-    half = a.shape[1] // 2
     torch.mm(a, b, out=c)
-    c[:, -128:] = a[:, :half] @ b[:half, -128:]
+    c[:, -128:] = a[:, : k // 2] @ b[: k // 2, -128:]
 
 
-CASES: tuple[perfsuite.Case | Claim, ...] = (
+@gemm_shapes.impl
+def _torch(a: Any, b: Any, c: Any) -> None:
+    torch.mm(a, b, out=c)
+
+
+@gemm_shapes.impl(needs=_OWN, name="tiles")
+@gemm_shapes.impl(needs=_OWN)
+def _stream_k(ctx: Any, *, m: int, n: int, k: int, impl: str) -> Any:
+    from perfsuite_compute.stream_k_triton import launch
+
+    is_streamed = impl == "stream_k"
+    return launch(m, n, k, is_streamed=is_streamed, place=ctx.place, programs=sm_count())
+
+
+CASES = (
     gemm_shapes,
     Claim(
         name="gemm_aligned_rows",

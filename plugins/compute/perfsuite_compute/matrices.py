@@ -18,18 +18,18 @@ from perfsuite_compute import (
 )
 
 
-def cases() -> tuple[perfsuite.Case | perfsuite.Claim, ...]:
+def cases() -> tuple[perfsuite.Case | perfsuite.Operator | perfsuite.Claim, ...]:
     """Return the cases and their claims."""
     return (
-        *gemv_skinny.CASES,
+        gemv_skinny.gemv_skinny,
         *gemm_shapes.CASES,
-        *grouped_gemm.CASES,
-        *mixed_gemm.CASES,
-        *quantize_cast.CASES,
-        *sparse24.CASES,
+        grouped_gemm.grouped_gemm,
+        mixed_gemm.mixed_gemm,
+        quantize_cast.quantize_cast,
+        sparse24.sparse24,
         *fp64_emulation.CASES,
-        *strassen.CASES,
+        strassen.strassen,
         *fft_linalg.CASES,
-        *number_formats.CASES,
-        *vecadd_tile.CASES,
+        number_formats.number_formats,
+        vecadd_tile.vecadd_tile,
     )

@@ -2,59 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite import Claim, Work, Workload, arch, cuda, package
+from perfsuite import arch, cuda, package
+from perfsuite.gpu import matmul64, sm_count, torch
 
 GROUP = 128  # weights of 4 bits that share a scale
 _LARGEST = {"int8": 127, "int4": 7}
-_BYTES = {"bf16": 2.0, "int8": 1.0, "int4": 0.5}
 _WARPS = 16  # of a block of mixed_gemv.cu, one on each multiprocessor
-# One row fewer than outputs of Llama-3.1-8B's gate and up projections: no multiple of a tile.
-_N = (28672, 28671)
+_OWN = [cuda(), package("triton")]
 
 
-def _is_asked(m: int, n: int, k: int, impl: str) -> bool:
-    return n % 2 == 0 or (m == 1 and impl != "bf16")
-
-
-def _work(m: int, n: int, k: int, impl: str) -> Work:
-    scales = {"bf16": 0, "int8": n, "int4": n * k // GROUP}[impl]
-    return Work(
-        read_bytes=_BYTES[impl] * n * k + 4 * scales + 2 * m * k,
-        write_bytes=2 * m * n,
-        flops=2 * m * n * k,
-        rate_dtype="bf16",
-    )
-
-
-def _memory_bytes(m: int, n: int, k: int, impl: str) -> int:
-    from perfsuite_compute.reference import matmul_bytes
-
+@perfsuite.operator(
+    smoke={"m": 1, "n": 1024, "k": 1024, "impl": "int4"},
+    nightly=[
+        {"m": [1, 256], "n": 28672, "k": 4096},
+        # One row fewer than outputs of Llama-3.1-8B's gate and up projections fills no tile.
+        {"m": 1, "n": 28671, "k": 4096, "impl": "int4"},
+    ],
+    full=[
+        {"m": 1, "n": 1024, "k": 1024},
+        {"m": 1, "n": 28671, "k": 4096, "impl": "int8"},
+        {"m": [16, 64], "n": 28672, "k": 4096},
+    ],
+    # Bytes are those of each format.
+    flops=lambda *, m, n, k: 2 * m * n * k,
+    rate_dtype="bf16",
     # Weights are drawn in bf16, quantised through fp32, and made float64 for the reference.
-    return (2 + 4 + 4 + 1 + 16) * n * k + 2 * (m * k + 2 * m * n) + matmul_bytes(m, n, k)
-
-
-@perfsuite.case(
-    axes={"m": [1, 256], "n": list(_N), "k": [4096], "impl": ["bf16", "int8", "int4"]},
-    smoke={"m": [1], "n": [1024], "k": [1024]},
-    full={"m": [1, 16, 64, 256]},
-    only=_is_asked,
-    full_only=[{"n": [1024], "impl": ["bf16", "int8"]}, {"n": [28671], "impl": ["int8"]}],
-    needs=(
-        package("torch"),
-        package("triton").when(impl=("int8", "int4")),
-        cuda().when(impl=("int8", "int4")),
-    ),
-    work=_work,
-    memory_bytes=_memory_bytes,
+    memory_bytes=lambda m, n, k, impl: 35 * n * k + 12 * m * n + (2 * m + 8 * min(m, 2048)) * k,
     tags=["quantisation", "decoding"],
     source="weight-only quantisation: chapter 10 of the book",
 )
-def mixed_gemm(ctx: Any, m: int, n: int, k: int, impl: str) -> Workload:
+def mixed_gemm(rng: Any, *, m: int, n: int, k: int, impl: str) -> Any:
     """Multiply m rows of bf16 by the transpose of quantised weights [n, k].
 
     ``bf16`` is cuBLAS on weights that are not quantised. ``int8`` has one scale an output, applied
@@ -76,19 +57,53 @@ def mixed_gemm(ctx: Any, m: int, n: int, k: int, impl: str) -> Workload:
     while warps turn the next weights into bf16, and a tile's sums take the registers of a second
     program, which would multiply meanwhile.
     """
+    x, w = rng.randn(m, k, dtype="bfloat16"), rng.randn(n, k, dtype="bfloat16")
+    w *= 0.25 + 3.75 * rng.rand(n, 1, dtype="bfloat16")  # so that a wrong scale shows
+    y = rng.empty(m, n, dtype="bfloat16")
+    return (x, w, w, y) if impl == "bf16" else (x, *quantise(w, impl), y)
 
-    def make_inputs(rng: Any) -> tuple[Any, ...]:
-        x, w = rng.randn(m, k, dtype="bfloat16"), rng.randn(n, k, dtype="bfloat16")
-        w *= 0.25 + 3.75 * rng.rand(n, 1, dtype="bfloat16")  # so that a wrong scale shows
-        y = rng.empty(m, n, dtype="bfloat16")
-        return (x, w, w, y) if impl == "bf16" else (x, *quantise(w, impl), y)
 
-    return Workload(
-        fn=_launch_of(ctx, m, n, k, impl),
-        make_inputs=make_inputs,
-        reference=lambda x, w, scale, y: _reference(x, w, scale, impl),
-        wrong=lambda x, w, scale, y: _wrong(x, w, scale, y, impl),
-    )
+@mixed_gemm.reference
+def _reference(x: Any, w: Any, scale: Any, y: Any, *, impl: str) -> Any:
+    """Multiply what the codes stand for, so that only the multiplication is judged."""
+    return matmul64(x, dequantise(w, scale, impl).t())
+
+
+@mixed_gemm.wrong
+def _of_the_next(x: Any, w: Any, scale: Any, y: Any, *, impl: str) -> Any:
+    """Take the scale of the next row or group; in bf16, which has none, drop the last of k."""
+    if impl == "bf16":
+        return x[:, :-64] @ w[:, :-64].t()
+    next_one = scale.flatten().roll(-1).view(scale.shape)
+    return _reference(x, w, next_one, y, impl=impl).to(y.dtype)
+
+
+@mixed_gemm.impl
+def _bf16(x: Any, w: Any, scale: Any, y: Any) -> None:
+    torch.mm(x, w.t(), out=y)
+
+
+@mixed_gemm.impl(name="int4", needs=_OWN)
+@mixed_gemm.impl(
+    needs=_OWN,
+    beats=perfsuite.Beats(
+        "bf16",
+        1.3,
+        "PyTorch blog, 'Accelerating Generative AI with PyTorch II: GPT, Fast': int8 "
+        "weights make decoding of one sequence about 50 % faster, the whole model on an A100",
+        at={"m": 1, "n": 28672},
+        needs=(cuda(), arch("sm_90")),
+    ),
+)
+def _int8(ctx: Any, *, m: int, n: int, k: int, impl: str) -> Any:
+    sms = sm_count()
+    if m == 1:
+        source = Path(__file__).with_name("mixed_gemv.cu")
+        run = ctx.load_cuda(source, "mixed_gemv", options=cuda_options(n, k, impl))
+        return lambda x, w, scale, y: run(sms, 32 * _WARPS, x, w, scale, y)
+    from perfsuite_compute.skinny_triton import PROGRAMS_PER_SM, launch
+
+    return launch(m, n, k, kind=impl, place=ctx.place, programs=PROGRAMS_PER_SM * sms)
 
 
 def quantise(w: Any, kind: str) -> tuple[Any, Any]:
@@ -97,8 +112,6 @@ def quantise(w: Any, kind: str) -> tuple[Any, Any]:
     int4 has two in a byte: byte j of a group holds weights j (low) and j + 64 (high), both plus 8,
     so that a kernel finds each half of a group in a row.
     """
-    import torch
-
     rows, k = w.shape
     groups = w.float().view(rows, -1, k if kind == "int8" else GROUP)
     scale = groups.abs().amax(dim=2) / _LARGEST[kind]
@@ -111,8 +124,6 @@ def quantise(w: Any, kind: str) -> tuple[Any, Any]:
 
 def dequantise(w: Any, scale: Any, kind: str) -> Any:
     """Return what quantised weights stand for, in float64."""
-    import torch
-
     if kind == "bf16":
         return w.double()
     if kind == "int8":
@@ -125,53 +136,3 @@ def dequantise(w: Any, scale: Any, kind: str) -> Any:
 def cuda_options(n: int, k: int, kind: str) -> tuple[str, ...]:
     """Return what mixed_gemv.cu is compiled with; k is a multiple of 16, of 128 for int4."""
     return f"-DN={n}", f"-DK={k}", f"-DWARPS={_WARPS}", *(("-DINT4=1",) if kind == "int4" else ())
-
-
-def _launch_of(ctx: Any, m: int, n: int, k: int, impl: str) -> Callable[..., None]:
-    import torch
-
-    if impl == "bf16":
-        return lambda x, w, scale, y: torch.mm(x, w.t(), out=y)
-    sms = torch.cuda.get_device_properties(0).multi_processor_count
-    if m == 1:
-        source = Path(__file__).with_name("mixed_gemv.cu")
-        run = ctx.load_cuda(source, "mixed_gemv", options=cuda_options(n, k, impl))
-        return lambda x, w, scale, y: run(sms, 32 * _WARPS, x, w, scale, y)
-    from perfsuite_compute import skinny_triton
-
-    programs = skinny_triton.PROGRAMS_PER_SM * sms
-    launch: Callable[..., None] = skinny_triton.launch(
-        m, n, k, kind=impl, place=ctx.place, programs=programs
-    )
-    return launch
-
-
-def _reference(x: Any, w: Any, scale: Any, impl: str) -> Any:
-    """Multiply what the codes stand for, so that only the multiplication is judged."""
-    from perfsuite_compute.reference import matmul
-
-    return matmul(x, dequantise(w, scale, impl).t())
-
-
-def _wrong(x: Any, w: Any, scale: Any, y: Any, impl: str) -> None:
-    """Take the scale of the next row or group; in bf16, which has none, drop the last of k."""
-    if impl == "bf16":
-        y.copy_(_reference(x[:, :-64], w[:, :-64], scale, impl))
-    else:
-        y.copy_(_reference(x, w, scale.flatten().roll(-1).view(scale.shape), impl))
-
-
-CASES: tuple[perfsuite.Case | Claim, ...] = (
-    mixed_gemm,
-    Claim(
-        name="int8_weights_of_one_row",
-        case="mixed_gemm",
-        faster={"impl": "int8"},
-        than={"impl": "bf16"},
-        by=1.3,
-        at={"m": (1,), "n": (28672,)},
-        needs=(cuda(), arch("sm_90")),
-        source="PyTorch blog, 'Accelerating Generative AI with PyTorch II: GPT, Fast': int8 "
-        "weights make decoding of one sequence about 50 % faster, the whole model on an A100",
-    ),
-)

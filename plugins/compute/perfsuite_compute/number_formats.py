@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import perfsuite
-from perfsuite import Inspection, Metric, Regime, package
+from perfsuite import Inspection, Metric, Regime
+from perfsuite.gpu import torch
 
 ROWS, COLUMNS = 16, 512
 OUTLIER, GAIN = 37, 64.0  # a column, and how much larger than the others it is made
@@ -57,24 +58,22 @@ FORMATS = {
 }
 _E4M3 = FORMATS["fp8_e4m3"]
 _DECIBELS = ("sqnr_db", "outlier_sqnr_db", "product_sqnr_db")
-METRICS = (
-    *(Metric(name, "dB", better="higher", threshold=1e-4) for name in _DECIBELS),
-    Metric("bits_per_value", "bits"),
-)
 Rows = list[list[float]]
 Quantise = Callable[[Rows, Format], Rows]
 
 
 @perfsuite.case(
-    axes={"format": list(FORMATS)},
-    smoke={"format": ["int4"]},
-    needs=(package("torch"),),
-    metrics=METRICS,
+    smoke={"format": "int4"},
+    nightly={"format": list(FORMATS)},
+    metrics=[
+        *(Metric(name, "dB", better="higher", threshold=1e-4) for name in _DECIBELS),
+        Metric("bits_per_value", "bits"),
+    ],
     regime=Regime.EXACT,
     tags=["quantisation", "numerics"],
     source="formats below bf16: chapters 6 and 10 of the book; OCP Microscaling Formats v1.0",
 )
-def number_formats(ctx: Any, format: str) -> Inspection:  # noqa: A002
+def number_formats(ctx: Any, *, format: str) -> Inspection:  # noqa: A002
     """Quantise a matrix and take it back: how much is left, and for how many bits.
 
     ``sqnr_db`` is the energy of nearly normal numbers over that of the error.
@@ -118,8 +117,6 @@ def _with_scale_of_next_block(rows: Rows, form: Format) -> Rows:
 
 
 def _blocks(rows: Rows, form: Format) -> Any:
-    import torch
-
     return torch.tensor(rows, dtype=torch.float64).view(-1, form.block or ROWS * COLUMNS)
 
 
@@ -130,8 +127,6 @@ def _back(blocks: Any, steps: Any, form: Format) -> Rows:
 
 def _steps(blocks: Any, form: Format) -> Any:
     """Return the scale of each block."""
-    import torch
-
     largest = blocks.abs().amax(dim=1, keepdim=True)
     if not form.scale_bits:
         return torch.ones_like(largest)
@@ -148,8 +143,6 @@ def _steps(blocks: Any, form: Format) -> Any:
 
 def _nearest(x: Any, form: Format) -> Any:
     """Return the nearest numbers of the format, ties to even, saturated."""
-    import torch
-
     exponent = (torch.frexp(x).exponent - 1).clamp_min(form.least_exponent)
     unit = _power(exponent - form.mantissa) if form.exponent else torch.ones_like(x)
     return ((x / unit).round() * unit).clamp(-form.largest, form.largest)
@@ -157,8 +150,6 @@ def _nearest(x: Any, form: Format) -> Any:
 
 def _power(exponent: Any) -> Any:
     """Return 2**exponent by its bits: ``torch.ldexp`` goes through a power in fp32."""
-    import torch
-
     return (exponent.to(torch.int64) + 1023 << 52).view(torch.float64)
 
 
@@ -245,6 +236,3 @@ def _decibels(x: Rows, y: Rows) -> float:
     pairs = (pair for u, v in zip(x, y, strict=True) for pair in zip(u, v, strict=True))
     noise = math.fsum((a - b) ** 2 for a, b in pairs)
     return round(10 * math.log10(signal / noise), _DIGITS)
-
-
-CASES = (number_formats,)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import perfsuite
-from perfsuite import Claim, Metric, Work, Workload, cuda, package
-from perfsuite_compute import multiprocessors
+from perfsuite import Claim, Metric, Workload, cuda
+from perfsuite.gpu import properties
 
 SOURCE = Path(__file__).with_name("occupancy.cu")
 N = 2**26
-ODD_N = N - 3
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(NamedTuple):
     """How a kernel is launched: ``held`` blocks an SM has shared memory for, 0 for any number."""
 
     function: str = "scale_pairs"
@@ -30,11 +27,6 @@ class Shape:
         """The macros of occupancy.cu."""
         return (f"-DTHREADS={self.threads}", f"-DLEAST_BLOCKS={self.least_blocks}")
 
-    @property
-    def shared_bytes(self) -> int:
-        """Shared memory that leaves room for ``held`` blocks and not for one more."""
-        return multiprocessors.shared_bytes() // (self.held + 1) if self.held else 0
-
 
 IMPLS = {
     "block_32": Shape(threads=32),
@@ -47,36 +39,21 @@ IMPLS = {
     "rare_path": Shape("scale_or_median"),
     "rare_path_bounded": Shape("scale_or_median", least_blocks=8),
 }
-_NIGHTLY = [impl for impl in IMPLS if impl not in {"block_1024", "shared_4"}]
-
-
-def _is_asked(n: int, impl: str) -> bool:
-    return n == N or impl == "block_256"
-
-
-def _work(n: int, impl: str) -> Work:
-    return Work(read_bytes=4 * n, write_bytes=4 * n)
-
-
-def _memory_bytes(n: int, impl: str) -> int:
-    return 2 * 4 * n + 8 * n
+_NIGHTLY = ["block_32", "block_256", "shared_1", "wide_1", "rare_path", "rare_path_bounded"]
 
 
 @perfsuite.case(
-    axes={"n": [N, ODD_N], "impl": _NIGHTLY},
-    smoke={"n": [ODD_N], "impl": ["block_256"]},
-    full={"impl": list(IMPLS)},
-    only=_is_asked,
-    full_only=[{"impl": ["shared_2"]}],
-    needs=(package("torch"), cuda()),
-    work=_work,
-    memory_bytes=_memory_bytes,
+    smoke={"n": N - 3, "impl": "block_256"},
+    nightly={"n": N, "impl": _NIGHTLY},
+    full={"n": N, "impl": list(IMPLS)},
+    needs=[cuda()],
+    memory_bytes=lambda n, impl: 16 * n,
     metrics=[Metric("occupancy", "%", better="equal")],
     tags=["occupancy", "latency"],
     source="occupancy: AI Systems Performance Engineering, chapters 6 and 8; "
     "te42kyfo/gpu-benches, gpu-stream",
 )
-def occupancy(ctx: Any, n: int, impl: str) -> Workload:
+def occupancy(ctx: Any, *, n: int, impl: str) -> Workload:
     """Double n floats, two a thread: too few bytes each to keep the memory busy with few threads.
 
     ``block_32`` leaves half an SM empty, since it holds 32 blocks of any size; ``block_256`` and
@@ -89,30 +66,27 @@ def occupancy(ctx: Any, n: int, impl: str) -> Workload:
     same with launch bounds that ask for 8 blocks an SM, so that the rare path spills instead.
     ``occupancy`` is what the driver says, of the threads an SM can hold.
     """
-    shape = IMPLS[impl]
+    shape, chip = IMPLS[impl], properties()
     kernel = ctx.load_cuda(SOURCE, shape.function, options=shape.options)
-    shared = shape.shared_bytes
+    # Shared memory that leaves room for so many blocks and not for one more.
+    shared = chip.shared_memory_per_multiprocessor // (shape.held + 1) if shape.held else 0
     blocks = -(-n // (shape.threads * shape.values))
 
     def exact() -> dict[str, float]:
-        held = kernel.active_blocks(shape.threads, shared)
-        return {"occupancy": 100 * held * shape.threads / multiprocessors.most_threads()}
-
-    def wrong(x: Any, y: Any) -> None:
-        # The number of blocks was rounded down: the last part of one is left as it was.
-        y[:-2].copy_(2 * x[:-2])
+        threads = kernel.active_blocks(shape.threads, shared) * shape.threads
+        return {"occupancy": 100 * threads / chip.max_threads_per_multi_processor}
 
     return Workload(
         fn=lambda x, y: kernel(blocks, shape.threads, x, y, n, shared_bytes=shared),
         make_inputs=lambda rng: (rng.randn(n), rng.empty(n)),
         reference=lambda x, y: x.double() + x.double(),
-        wrong=wrong,
         tolerance=0.0,
+        flops=0.0,
         exact=exact,
     )
 
 
-CASES: tuple[perfsuite.Case | Claim, ...] = (
+CASES = (
     occupancy,
     Claim(
         name="occupancy_over_one_block",

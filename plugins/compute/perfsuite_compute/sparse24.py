@@ -2,60 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import perfsuite
-from perfsuite import Claim, Work, Workload, arch, cuda, package
-
-# (n, k) of Llama-3.1-8B's MLP: gate or up projection, and down projection; and one for a CPU.
-_SHAPES = ((14336, 4096), (4096, 14336), (512, 512))
+from perfsuite import arch, cuda
+from perfsuite.gpu import matmul64, torch
 
 
-def _is_asked(m: int, n: int, k: int, impl: str) -> bool:
-    return (n, k) in _SHAPES
-
-
-def _work(m: int, n: int, k: int, impl: str) -> Work:
+@perfsuite.operator(
+    smoke={"m": 128, "n": 512, "k": 512, "impl": "cusparselt"},
+    # Llama-3.1-8B's MLP: gate or up projection, and down projection.
+    nightly={"m": [512, 8192], "n": 14336, "k": 4096},
+    full=[
+        {"m": 128, "n": 512, "k": 512, "impl": "dense"},
+        {"m": [512, 8192], "n": 4096, "k": 14336},
+    ],
     # Two of four weights in bf16, and two bits each for where they stand.
-    weights = n * k // 2 * 2 + n * k // 2 // 4
-    return Work(
-        read_bytes=weights + 2 * m * k,
-        write_bytes=2 * m * n,
-        flops=m * n * k,
-        rate_dtype="bf16",
-    )
-
-
-def _memory_bytes(m: int, n: int, k: int, impl: str) -> int:
-    from perfsuite_compute.reference import matmul_bytes
-
-    # Weights dense, packed, and while they are pruned: magnitudes and the indices of a sort.
-    return 2 * (m * k + 2 * m * n) + (2 + 2 + 12) * n * k + matmul_bytes(m, n, k)
-
-
-@perfsuite.case(
-    axes={
-        "m": [512, 8192],
-        "n": [14336, 4096],
-        "k": [4096, 14336],
-        "impl": ["dense", "cusparselt"],
-    },
-    smoke={"m": [128], "n": [512], "k": [512]},
-    only=_is_asked,
-    full_only=[{"n": [4096]}, {"m": [128], "impl": ["dense"]}],
-    needs=(
-        package("torch"),
-        cuda().when(impl="cusparselt"),
-        arch("sm_80+").when(impl="cusparselt"),
+    work=lambda m, n, k, impl: perfsuite.Work(
+        n * k * 9 // 8 + 2 * m * k, 2 * m * n, m * n * k, rate_dtype="bf16"
     ),
-    work=_work,
-    memory_bytes=_memory_bytes,
+    # Weights dense, packed, and while they are pruned: magnitudes and the indices of a sort.
+    memory_bytes=lambda m, n, k, impl: 24 * n * k + 12 * m * n + (2 * m + 8 * min(m, 2048)) * k,
     tags=["sparsity", "tensor-cores"],
     source="structured sparsity: chapters 9 and 10 of the book; Mishra et al., Accelerating Sparse "
     "Deep Neural Networks (arXiv:2104.08378)",
 )
-def sparse24(ctx: Any, m: int, n: int, k: int, impl: str) -> Workload:
+def sparse24(rng: Any, *, m: int, n: int, k: int, impl: str) -> Any:
     """Multiply x [m, k] by the transpose of weights [n, k], two of each four of which are zero.
 
     ``dense`` is cuBLAS, zeros and all. ``cusparselt`` is what ``to_sparse_semi_structured`` calls:
@@ -64,21 +36,10 @@ def sparse24(ctx: Any, m: int, n: int, k: int, impl: str) -> Workload:
     size is odd: the library takes multiples of 8 rows only. ``cusparselt`` reached 58 to 66 % on an
     H200; it is the library's own kernel, the first of its algorithms, which torch takes unasked.
     """
-    import torch
-
-    def make_inputs(rng: Any) -> tuple[Any, ...]:
-        x = rng.randn(m, k, dtype="bfloat16")
-        w = pruned(rng.randn(n, k, dtype="bfloat16"))
-        if impl == "dense":
-            return x, w, w, rng.empty(m, n, dtype="bfloat16")
-        return x, w, torch._cslt_compress(w)  # noqa: SLF001
-
-    return Workload(
-        fn=_launch_of(impl),
-        make_inputs=make_inputs,
-        reference=lambda x, w, *rest: _reference(x, w),
-        wrong=lambda x, w, *rest: _reference(x, misplaced(w)).to(x.dtype),
-    )
+    x, w = rng.randn(m, k, dtype="bfloat16"), pruned(rng.randn(n, k, dtype="bfloat16"))
+    if impl == "dense":
+        return x, w, rng.empty(m, n, dtype="bfloat16")
+    return x, w, torch._cslt_compress(w)  # noqa: SLF001
 
 
 def pruned(w: Any) -> Any:
@@ -88,38 +49,34 @@ def pruned(w: Any) -> Any:
     return fours.scatter(2, smaller, 0.0).view(w.shape)
 
 
-def misplaced(w: Any) -> Any:
-    """Return w with the weights of each four in the places of their neighbours."""
-    return w.view(w.shape[0], -1, 2).flip(2).reshape(w.shape)
+@sparse24.wrong
+def _misplaced(x: Any, w: Any, _: Any) -> Any:
+    """Take the weights of each four in the places of their neighbours."""
+    return x @ w.view(len(w), -1, 2).flip(2).reshape(w.shape).t()
 
 
-def _launch_of(impl: str) -> Callable[..., Any]:
-    import torch
-
-    if impl == "dense":
-        return lambda x, w, _, y: torch.mm(x, w.t(), out=y)
-    # The sparse operand comes first, so that the product is that of the transposes.
-    return lambda x, w, packed: torch._cslt_sparse_mm(packed, x.t()).t()  # noqa: SLF001
+@sparse24.reference
+def _reference(x: Any, w: Any, _: Any) -> Any:
+    return matmul64(x, w.t())
 
 
-def _reference(x: Any, w: Any) -> Any:
-    from perfsuite_compute.reference import matmul
+@sparse24.impl
+def _dense(x: Any, w: Any, y: Any) -> None:
+    torch.mm(x, w.t(), out=y)
 
-    return matmul(x, w.t())
 
-
-CASES: tuple[perfsuite.Case | Claim, ...] = (
-    sparse24,
-    Claim(
-        name="sparse24_large",
-        case="sparse24",
-        faster={"impl": "cusparselt"},
-        than={"impl": "dense"},
-        by=1.1,
-        at={"m": (8192,)},
-        needs=(cuda(), arch("sm_80+")),
-        source="NVIDIA blog, 'Exploiting NVIDIA Ampere Structured Sparsity with cuSPARSELt': "
+@sparse24.impl(
+    needs=[cuda(), arch("sm_80+")],
+    beats=perfsuite.Beats(
+        "dense",
+        1.1,
+        "NVIDIA blog, 'Exploiting NVIDIA Ampere Structured Sparsity with cuSPARSELt': "
         "skipping zeros doubles the tensor cores' throughput; 1.1 is asked for, since power and "
         "memory limit both",
+        at={"m": 8192},
+        needs=(cuda(), arch("sm_80+")),
     ),
 )
+def _cusparselt(x: Any, w: Any, packed: Any) -> Any:
+    # The sparse operand comes first, so that the product is that of the transposes.
+    return torch._cslt_sparse_mm(packed, x.t()).t()  # noqa: SLF001

@@ -2,36 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import perfsuite
-from perfsuite import Claim, Work, Workload, arch, cuda, package
+from perfsuite import arch, cuda, package
+from perfsuite.gpu import DTYPES, torch
 
-_DTYPES = {"bf16": ("bfloat16", 2), "fp32": ("float32", 4)}
 # Mamba-2's width of a head and of a state; one b and c for all heads.
 P, N = 64, 128
 CHUNK = 128
-# The loop's launches of that many tokens are all queued before the first begins: the GPU's queue
-# holds about 1,000, and of more the host's time is timed.
-SHORT, ODD_S, LONG = 256, 8191, 8192
-_IMPLS = {LONG: ("chunked", "triton"), ODD_S: ("triton",)}
-
-
-def _is_asked(dtype: str, b: int, h: int, s: int, impl: str) -> bool:
-    return impl in _IMPLS.get(s, ("loop", "chunked", "triton"))
-
-
-def _work(dtype: str, b: int, h: int, s: int, impl: str) -> Work:
-    size, tokens = _DTYPES[dtype][1], b * s
-    array = tokens * h * P * size
-    return Work(
-        read_bytes=array + tokens * (2 * N * size + 4 * h),
-        write_bytes=array,
-        # Each token of a head adds a product of P and N numbers to the state, and reads it once.
-        flops=4 * tokens * h * P * N,
-        rate_dtype=dtype,
-    )
 
 
 def _memory_bytes(dtype: str, b: int, h: int, s: int, impl: str) -> int:
@@ -39,34 +18,27 @@ def _memory_bytes(dtype: str, b: int, h: int, s: int, impl: str) -> int:
     # The chunked one's decays within chunks, thrice, and its states; the reference's and loop's
     # copies in more precision.
     chunked = b * s * h * CHUNK * 10 + 3 * 4 * b * h * P * N * (s // CHUNK + 2)
-    return 4 * array * _DTYPES[dtype][1] + 3 * 8 * array + (chunked if impl == "chunked" else 0)
+    return (32 if dtype == "bf16" else 40) * array + (chunked if impl == "chunked" else 0)
 
 
-@perfsuite.case(
-    axes={
-        "dtype": ["bf16"],
-        "b": [4],
-        "h": [32],
-        "s": [SHORT, ODD_S, LONG],
-        "impl": ["loop", "chunked", "triton"],
-    },
-    smoke={"dtype": ["fp32"], "b": [1], "h": [2], "s": [256], "impl": ["chunked"]},
-    only=_is_asked,
-    full_only=[{"dtype": ["fp32"]}],
-    needs=(
-        package("torch"),
-        package("triton").when(impl="triton"),
-        cuda().when(impl="triton"),
-        cuda().when(dtype="bf16"),
-        arch("sm_80+").when(dtype="bf16"),
-        arch("sm_90+").when(impl="triton"),
-    ),
-    work=_work,
+@perfsuite.operator(
+    nightly=[
+        # The loop's launches of that many tokens are all queued before the first begins: the GPU's
+        # queue holds about 1,000, and of more the host's time is timed.
+        {"dtype": "bf16", "b": 4, "h": 32, "s": 256},
+        {"dtype": "bf16", "b": 4, "h": 32, "s": 8191, "impl": "triton"},
+        {"dtype": "bf16", "b": 4, "h": 32, "s": 8192, "impl": ["chunked", "triton"]},
+    ],
+    full={"dtype": "fp32", "b": 1, "h": 2, "s": 256, "impl": "chunked"},
+    needs=[cuda().when(dtype="bf16"), arch("sm_80+").when(dtype="bf16")],
+    # Each token of a head adds a product of P and N numbers to the state, and reads it once.
+    flops=lambda *, b, h, s: 4 * b * s * h * P * N,
+    rate_dtype=lambda *, dtype: dtype,
     memory_bytes=_memory_bytes,
     tags=["scan", "fusion", "tensor-cores"],
     source="Mamba-2 (arXiv:2405.21060), section 6 and listing 1",
 )
-def ssm_scan(ctx: Any, dtype: str, b: int, h: int, s: int, impl: str) -> Workload:
+def ssm_scan(rng: Any, *, dtype: str, b: int, h: int, s: int) -> Any:
     """Decay a state of 64 x 128 numbers, add x b' to it and read y = state c, for each token.
 
     ``loop`` does that token by token, in three kernels each. ``chunked`` is the paper's listing:
@@ -80,36 +52,41 @@ def ssm_scan(ctx: Any, dtype: str, b: int, h: int, s: int, impl: str) -> Workloa
     a head's x, come out of L2 once for each head or two, which is why this stays below the limit of
     either. 8191 tokens end within a chunk.
     """
-    import torch
-
     torch.backends.cuda.matmul.allow_tf32 = False
-    name = _DTYPES[dtype][0]
+    name = DTYPES[dtype]
+    # A state is forgotten over some 20 tokens, as at the middle of Mamba's range.
+    decay = rng.rand(b, s, h).mul_(-0.1)
+    pair = (rng.randn(b, s, N, dtype=name) for _ in range(2))
+    return rng.randn(b, s, h, P, dtype=name), decay, *pair, rng.empty(b, s, h, P, dtype=name)
 
-    def make_inputs(rng: Any) -> tuple[Any, ...]:
-        # A state is forgotten over some 20 tokens, as at the middle of Mamba's range.
-        decay = rng.rand(b, s, h).mul_(-0.1)
-        pair = (rng.randn(b, s, N, dtype=name) for _ in range(2))
-        return rng.randn(b, s, h, P, dtype=name), decay, *pair, rng.empty(b, s, h, P, dtype=name)
 
-    return Workload(
-        fn=_launch_of(impl),
-        make_inputs=make_inputs,
-        reference=_reference,
-        wrong=lambda *inputs: _chunked(*inputs, carries=False),
+@ssm_scan.reference
+def _reference(x: Any, decay: Any, b: Any, c: Any, y: Any) -> Any:
+    """Return the recurrence in float64, one token after the other."""
+    result = torch.empty(x.shape, dtype=torch.float64, device=x.device)
+    state = result.new_zeros(x.shape[0], x.shape[2], x.shape[3], b.shape[2])
+    # Views for each token beforehand: 8192 of them take as long as their launches are issued.
+    steps = zip(
+        decay.double().exp()[..., None, None].unbind(1),
+        x.double()[..., None].unbind(1),
+        b.double()[:, :, None, None].unbind(1),
+        c.double()[:, :, None, None].unbind(1),
+        result.unbind(1),
+        strict=True,
     )
+    for kept, value, key, query, out in steps:
+        state.mul_(kept).addcmul_(value, key)
+        torch.sum(state * query, dim=-1, out=out)
+    return result
 
 
-def _launch_of(impl: str) -> Callable[..., Any]:
-    if impl == "triton":
-        from perfsuite_compute.ssm_scan_triton import scan
-
-        return scan
-    return {"loop": _loop, "chunked": _chunked}[impl]
+@ssm_scan.wrong
+def _without_carry(*inputs: Any) -> Any:
+    return _chunked(*inputs, carries=False)
 
 
+@ssm_scan.impl
 def _loop(x: Any, decay: Any, b: Any, c: Any, y: Any) -> Any:
-    import torch
-
     wide, keys, queries, kept = x.float(), b.float(), c.float(), decay.exp()
     state = wide.new_zeros(*x.shape[:1], *x.shape[2:], b.shape[2])
     results = []
@@ -121,10 +98,10 @@ def _loop(x: Any, decay: Any, b: Any, c: Any, y: Any) -> Any:
     return torch.stack(results, dim=1).to(x.dtype)
 
 
+@ssm_scan.impl
 def _chunked(x: Any, decay: Any, b: Any, c: Any, y: Any, *, carries: bool = True) -> Any:
     """Scan as Mamba-2's listing 1 does; unless it ``carries``, each chunk starts from nothing."""
-    from torch.nn.functional import pad
-
+    pad = torch.nn.functional.pad
     s = x.shape[1]
     behind = -s % CHUNK
     # [batch, chunk, head, step, ...] of each, zeros behind the end.
@@ -145,8 +122,6 @@ def _chunked(x: Any, decay: Any, b: Any, c: Any, y: Any, *, carries: bool = True
 
 def _decays(since: Any) -> Any:
     """Return what is left at each step (row) of each other (column), nothing of later ones."""
-    import torch
-
     gap = since[..., :, None] - since[..., None, :]
     later = torch.ones(gap.shape[-2:], dtype=torch.bool, device=gap.device).triu(1)
     return gap.masked_fill_(later, float("-inf")).exp_()
@@ -154,48 +129,26 @@ def _decays(since: Any) -> Any:
 
 def _carried(states: Any, logs: Any) -> Any:
     """Return the state before each chunk, given what each adds and by how much it decays."""
-    from torch.nn.functional import pad
-
     # [batch, head, after, before]: the decay over the chunks between, by one product for all.
-    between = _decays(pad(logs.transpose(1, 2).cumsum(-1), (1, 0)))[:, :, :-1, 1:]
+    between = _decays(torch.nn.functional.pad(logs.transpose(1, 2).cumsum(-1), (1, 0)))[
+        :, :, :-1, 1:
+    ]
     flat = states.transpose(1, 2).flatten(3)
     return (between @ flat).unflatten(3, states.shape[3:]).transpose(1, 2)
 
 
-def _reference(x: Any, decay: Any, b: Any, c: Any, y: Any) -> Any:
-    """Return the recurrence in float64, one token after the other."""
-    import torch
-
-    result = torch.empty(x.shape, dtype=torch.float64, device=x.device)
-    state = result.new_zeros(x.shape[0], x.shape[2], x.shape[3], b.shape[2])
-    # Views for each token beforehand: 8192 of them take as long as their launches are issued.
-    steps = zip(
-        decay.double().exp()[..., None, None].unbind(1),
-        x.double()[..., None].unbind(1),
-        b.double()[:, :, None, None].unbind(1),
-        c.double()[:, :, None, None].unbind(1),
-        result.unbind(1),
-        strict=True,
-    )
-    for kept, value, key, query, out in steps:
-        state.mul_(kept).addcmul_(value, key)
-        torch.sum(state * query, dim=-1, out=out)
-    return result
-
-
-CASES: tuple[perfsuite.Case | Claim, ...] = (
-    ssm_scan,
-    Claim(
-        name="ssm_scan_fused",
-        case="ssm_scan",
-        faster={"impl": "triton"},
-        than={"impl": "loop"},
-        by=10.0,
-        at={"s": (SHORT,)},
+@ssm_scan.impl(
+    needs=[cuda(), arch("sm_90+"), package("triton")],
+    beats=perfsuite.Beats(
+        "loop",
+        10.0,
+        "Mamba (arXiv:2312.00752), section 4.5: its fused scan is 20-40 times as fast as a "
+        "standard scan in PyTorch; half of the lower end is asked for",
+        at={"s": 256},
         needs=(cuda(),),
-        source=(
-            "Mamba (arXiv:2312.00752), section 4.5: its fused scan is 20-40 times as fast as a "
-            "standard scan in PyTorch; half of the lower end is asked for"
-        ),
     ),
 )
+def _triton(ctx: Any) -> Any:
+    from perfsuite_compute.ssm_scan_triton import scan
+
+    return scan

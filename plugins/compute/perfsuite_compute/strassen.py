@@ -3,89 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import perfsuite
-from perfsuite import Metric, Work, Workload, cuda, package
+from perfsuite import Metric, Workload, cuda
+from perfsuite.gpu import DTYPES, matmul64, torch
 
-_DTYPES = {"bf16": ("bfloat16", 2), "fp32": ("float32", 4)}
 LEVELS = {"torch": 0, "strassen_1": 1, "strassen_2": 2}
-# No multiple of a tile, but of 4, so that two levels have whole halves.
-_SIZES = {"fp32": (512, 4096, 4100), "bf16": (8192,)}
-_ODD = 4100
-# Each level rounds sums of two to four blocks once more, in bf16 to 8 bits; the errors of the
-# blocks add up where they cancel in the result. Higham, Accuracy and Stability of Numerical
-# Algorithms, section 23.2: each level multiplies the bound by no more than 12, in practice by 2.
-_TOLERANCE = {0: 1.0, 1: 2.0, 2: 4.0}
-_LIMIT = {"bf16": 1e-2, "fp32": 1e-5}
-METRIC = Metric("multiplications", "", better="equal")
-
-
-def _is_asked(dtype: str, n: int, impl: str) -> bool:
-    return n in _SIZES[dtype] and (n != _ODD or impl != "strassen_2")
-
-
-def _work(dtype: str, n: int, impl: str) -> Work:
-    size = _DTYPES[dtype][1]
-    return Work(
-        read_bytes=2 * size * n * n, write_bytes=size * n * n, flops=2 * n**3, rate_dtype=dtype
-    )
 
 
 def _memory_bytes(dtype: str, n: int, impl: str) -> int:
-    from perfsuite_compute.reference import matmul_bytes
-
     # Each level holds seven products of a quarter and a few sums.
-    blocks = 3 * n * n * LEVELS[impl]
-    return _DTYPES[dtype][1] * (4 * n * n + blocks) + matmul_bytes(n, n, n)
+    own = (2 if dtype == "bf16" else 4) * (4 + 3 * LEVELS[impl])
+    return ((own + 16) * n + 8 * min(n, 2048)) * n
 
 
 @perfsuite.case(
-    axes={"dtype": ["bf16", "fp32"], "n": [4096, _ODD, 8192], "impl": list(LEVELS)},
-    smoke={"dtype": ["fp32"], "n": [512], "impl": ["torch", "strassen_1"]},
-    only=_is_asked,
-    full_only=[
-        {"n": [_ODD]},
-        {"dtype": ["bf16"], "impl": ["strassen_2"]},
-        {"n": [512], "impl": ["torch"]},
+    smoke={"dtype": "fp32", "n": 512, "impl": "strassen_1"},
+    nightly=[
+        {"dtype": "fp32", "n": 4096, "impl": list(LEVELS)},
+        {"dtype": "bf16", "n": 8192, "impl": ["torch", "strassen_1"]},
     ],
-    needs=(package("torch"), cuda().when(dtype="bf16")),
-    work=_work,
+    full=[
+        # 4100 is no multiple of a tile, but of 4, so that two levels have whole halves.
+        {"dtype": "fp32", "n": [512, 4100], "impl": ["torch", "strassen_1"]},
+        {"dtype": "bf16", "n": 8192, "impl": "strassen_2"},
+    ],
+    needs=[cuda().when(dtype="bf16")],
     memory_bytes=_memory_bytes,
-    metrics=(METRIC,),
+    metrics=[Metric("multiplications", "", better="equal")],
     tags=["algorithms", "numerics"],
     source="Strassen, Gaussian Elimination is not Optimal (1969); AlphaTensor: chapter 11 of the "
     "book's README, Fawzi et al., Nature 610 (2022)",
 )
-def strassen(ctx: Any, dtype: str, n: int, impl: str) -> Workload:
+def strassen(ctx: Any, *, dtype: str, n: int, impl: str) -> Workload:
     """Multiply two n x n matrices with one or two levels of Strassen's algorithm above cuBLAS.
 
     A level saves an eighth of the multiplications, 8/7 = 1.14 at best, and pays with 18 additions
     of blocks through memory, and with accuracy. Tensor cores made multiplication so much cheaper
     than memory that in bf16 there is little to win. Work is that of the ordinary algorithm.
     """
-    import torch
-
     torch.backends.cuda.matmul.allow_tf32 = False
-    name, levels = _DTYPES[dtype][0], LEVELS[impl]
-
-    def launch(a: Any, b: Any) -> Any:
-        return multiply(a, b, levels=levels)
-
+    levels = LEVELS[impl]
     return Workload(
-        fn=launch,
-        make_inputs=lambda rng: (rng.randn(n, n, dtype=name), rng.randn(n, n, dtype=name)),
-        reference=_reference,
+        fn=partial(multiply, levels=levels),
+        make_inputs=lambda rng: tuple(rng.randn(n, n, dtype=DTYPES[dtype]) for _ in range(2)),
+        reference=matmul64,
         wrong=_wrong,
-        tolerance=_LIMIT[dtype] * _TOLERANCE[levels],
+        # Each level rounds sums of two to four blocks once more, in bf16 to 8 bits; the errors of
+        # the blocks add up where they cancel in the result. Higham, Accuracy and Stability of
+        # Numerical Algorithms, section 23.2: each level multiplies the bound by no more than 12, in
+        # practice by 2.
+        tolerance=(1e-2 if dtype == "bf16" else 1e-5) * 2**levels,
+        flops=2 * n**3,
+        rate_dtype=dtype,
         exact=lambda: {"multiplications": float(count_of(levels))},
     )
 
 
 def multiply(a: Any, b: Any, *, levels: int, mm: Callable[[Any, Any], Any] | None = None) -> Any:
     """Return a @ b; sizes are multiples of 2**levels, ``mm`` multiplies the smallest blocks."""
-    import torch
-
     if levels == 0:
         return (mm or torch.mm)(a, b)
     (a11, a12, a21, a22), (b11, b12, b21, b22) = _quarters(a), _quarters(b)
@@ -116,8 +94,6 @@ def _quarters(x: Any) -> tuple[Any, Any, Any, Any]:
 
 def count_of(levels: int) -> int:
     """Return how often the smallest blocks are multiplied."""
-    import torch
-
     calls: list[int] = []
 
     def counted(x: Any, y: Any) -> Any:
@@ -129,18 +105,9 @@ def count_of(levels: int) -> int:
     return len(calls)
 
 
-def _reference(a: Any, b: Any) -> Any:
-    from perfsuite_compute.reference import matmul
-
-    return matmul(a, b)
-
-
 def _wrong(a: Any, b: Any) -> Any:
     """Forget the third product in the last quarter."""
     c = multiply(a, b, levels=1)
     half = a.shape[0] // 2
     c[half:, half:] -= a[:half, :half] @ (b[:half, half:] - b[half:, half:])
     return c
-
-
-CASES = (strassen,)
