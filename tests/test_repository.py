@@ -201,3 +201,11 @@ def test_every_pack_is_an_extra_and_has_one_entry_point() -> None:
         or len(pack["entry-points"]["perfsuite"]) != 1
     ]
     assert not bad
+
+
+def test_each_planted_fault_has_one_place_and_its_tests() -> None:
+    paths = [path for path in (ROOT / "perfsuite").rglob("*") if path.is_file()]
+    texts = [p.read_bytes().decode(errors="ignore") for p in paths if p.suffix != ".pyc"]
+    for fault in read(ROOT / "tests/planted.toml")["fault"]:
+        assert sum(text.count(fault["find"]) for text in texts) == 1, fault["id"]
+        assert (ROOT / fault["tests"][0].partition("::")[0]).exists(), fault["id"]
