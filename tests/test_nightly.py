@@ -1,4 +1,4 @@
-"""The nightly script with real signals on the fake device, night after night."""
+"""``perfsuite nightly`` with real signals on the fake device, night after night."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def start(project: Path, **more: str) -> subprocess.Popen[str]:
-    """Start the script."""
+def start(project: Path, *by: str, **more: str) -> subprocess.Popen[str]:
+    """Start a night, by the command or as ``by`` says."""
     options = ("-p", "perfsuite.plugin", "-p", "no:cacheprovider", "--perf-processes=1")
-    script = (str(ROOT / "examples" / "nightly.sh"), *options)
+    script = (*(by or (sys.executable, "-m", "perfsuite.cli", "nightly")), *options)
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("GITHUB_", "PERF"))}
     own = {
         "PYTHON": sys.executable,
@@ -81,8 +81,8 @@ def start(project: Path, **more: str) -> subprocess.Popen[str]:
     )
 
 
-def night(project: Path, **more: str) -> tuple[int, str]:
-    with start(project, **more) as script:
+def night(project: Path, *by: str, **more: str) -> tuple[int, str]:
+    with start(project, *by, **more) as script:
         told, _ = script.communicate(timeout=120)
     return script.returncode, told
 
@@ -143,6 +143,7 @@ def test_a_wrong_setting_or_a_machine_in_use_is_told_before_anything_is_deleted(
     script = project / "python"
     script.write_text('#!/bin/sh\nexit "$DOCTOR"\n')
     script.chmod(0o755)
+    bare = ("bash", str(ROOT / "perfsuite" / "nightly" / "nightly.sh"))
     for doctor, expected in (("20", 20), ("2", 21)):
-        code, _ = night(project, PYTHON=str(script), DOCTOR=doctor, PERF_DOCTOR="stop")
+        code, _ = night(project, *bare, PYTHON=str(script), DOCTOR=doctor, PERF_DOCTOR="stop")
         assert (code, runs(project)) == (expected, [])

@@ -75,7 +75,7 @@ def test_the_template_for_gitlab_asks_for_what_a_night_needs() -> None:
     assert (night["cache"]["when"], night["cache"]["paths"]) == ("always", [".perfsuite/"])
     assert night["artifacts"]["when"] == "always"
     assert night["artifacts"]["reports"] == {"junit": "perf-night/junit.xml"}
-    assert any("examples/nightly.sh" in line for line in night["script"])
+    assert any(line.endswith("perfsuite nightly") for line in night["script"])
     assert any("merge_request.create" in line for line in propose["script"])
     for line in (*night["script"], *propose["script"]):
         subprocess.run(["bash", "-n", "-c", line], check=True)
@@ -88,22 +88,22 @@ def test_each_change_runs_what_a_developer_runs() -> None:
 
 
 def test_a_night_waits_for_the_gpu_keeps_its_state_and_alone_its_proposal_may_write() -> None:
-    found, script = workflow("nightly.yml"), (ROOT / "examples/nightly.sh").read_text("utf-8")
+    found, script = workflow("nightly.yml"), ROOT / "perfsuite/nightly/nightly.sh"
     assert {"schedule", "workflow_dispatch"} <= found["on"].keys()
     night = found["jobs"]["night"]
     assert night["concurrency"]["cancel-in-progress"] is False
     assert "matrix.machine" in night["concurrency"]["group"]
     assert night["steps"][0]["with"]["clean"] is False
-    assert any("examples/nightly.sh" in step.get("run", "") for step in night["steps"])
+    assert any(step.get("run", "").endswith('perfsuite" nightly') for step in night["steps"])
     writers = {n: job["permissions"] for n, job in found["jobs"].items() if "permissions" in job}
     assert writers == {"propose": {"contents": "write", "pull-requests": "write"}}
     (secret,) = [str(step) for step in steps(found) if "secrets." in str(step)]
     assert "secrets.PERFSUITE_HISTORY" in secret
     # What they are told exists.
-    named = set(re.findall(r"--perf-[a-z-]+", script))
+    named = set(re.findall(r"--perf-[a-z-]+", script.read_text("utf-8")))
     assert named
     assert named <= OPTIONS.keys()
-    assert all(name in script for name in night["env"])
+    assert all(name in script.read_text("utf-8") for name in night["env"])
     lines = [line.strip() for step in steps(found) for line in step.get("run", "").splitlines()]
     ours = [line for line in lines if line.startswith(("perfsuite ", "pytest "))]
     assert len(ours) >= 2
@@ -201,3 +201,11 @@ def test_every_pack_is_an_extra_and_has_one_entry_point() -> None:
         or len(pack["entry-points"]["perfsuite"]) != 1
     ]
     assert not bad
+
+
+def test_each_planted_fault_has_one_place_and_its_tests() -> None:
+    paths = [path for path in (ROOT / "perfsuite").rglob("*") if path.is_file()]
+    texts = [p.read_bytes().decode(errors="ignore") for p in paths if p.suffix != ".pyc"]
+    for fault in read(ROOT / "tests/planted.toml")["fault"]:
+        assert sum(text.count(fault["find"]) for text in texts) == 1, fault["id"]
+        assert (ROOT / fault["tests"][0].partition("::")[0]).exists(), fault["id"]

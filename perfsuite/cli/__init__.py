@@ -234,10 +234,11 @@ def make_pack(
         Path | None,
         typer.Option("--folder", metavar="DIR", help="Where to write it; default: NAME-perf"),
     ] = None,
+    repo: Annotated[bool, typer.Option("--repo", help="With CI for GitHub")] = False,  # noqa: FBT002
 ) -> None:
     """Write the start of a pack: a case with its kernel, reference and claim, and its tests."""
     taken = [source.name for source in discover(find_project().root)]
-    place = new_pack(name, folder, taken=taken)
+    place = new_pack(name, folder, taken=taken, repo=repo)
     say(f"wrote {place}")
     say(f"next: pip install -e {shlex.quote(str(place))} && pytest --perf --perf-packs {name}")
     say("then make it yours: its README.md says how")
@@ -617,9 +618,12 @@ SUFFIX, TEMPLATES = ".txt", Path(__file__).parent / "templates" / "new_pack"
 RENAMED = {"gitignore": ".gitignore", "github": ".github"}
 
 
-def new_pack(name: str, folder: Path | None = None, *, taken: Sequence[str] = ()) -> Path:
+def new_pack(
+    name: str, folder: Path | None = None, *, taken: Sequence[str] = (), repo: bool = False
+) -> Path:
     """Write the pack ``name`` and return its folder, by default ``NAME-perf`` in the current one.
 
+    For a ``repo`` there is CI as well: GitHub looks for it at the top of a repository alone.
     All of it or nothing is written. A name that cannot be a pack's or is ``taken``, and a folder
     that exists or cannot be written, is a ``UsageError``.
     """
@@ -630,29 +634,26 @@ def new_pack(name: str, folder: Path | None = None, *, taken: Sequence[str] = ()
             "with a letter, as in acme or acme_kernels. 'sku' is taken",
         )
     if name in taken:
-        raise UsageError(
-            f"there is a pack of the name {name!r} already",
-            remedy="take another; perfsuite list shows the packs of this environment and project",
-        )
+        remedy = "take another; perfsuite list shows the packs of this environment and project"
+        raise UsageError(f"there is a pack of the name {name!r} already", remedy=remedy)
     project = f"{name.replace('_', '-')}-perf"
     place = folder or Path(project)
     if place.exists() or place.is_symlink():
-        raise UsageError(
-            f"{str(place)!r} exists already; nothing was written",
-            where=str(place.absolute()),
-            remedy="name another with --folder DIR, or move it away",
-        )
+        why = f"{str(place)!r} exists already; nothing was written"
+        remedy = "name another with --folder DIR, or move it away"
+        raise UsageError(why, where=str(place.absolute()), remedy=remedy)
     words = {"pack": name, "package": f"{name}_perf", "project": project}
     words["version"] = ".".join(perfsuite.__version__.split(".")[:2])
+    named = RENAMED | {"package": words["package"]}
     remedy = "name a folder that can be written with --folder DIR"
     with refusing("cannot write the pack", place.absolute(), remedy=remedy, kind=UsageError):
         # Beside the place first, then moved there at once.
         place.parent.mkdir(parents=True, exist_ok=True)
         beside = place.with_name(f".{place.name}.{os.getpid()}.tmp")
         try:
-            for template in sorted(TEMPLATES.rglob(f"*{SUFFIX}")):
+            found = sorted(TEMPLATES.rglob(f"*{SUFFIX}"))
+            for template in (f for f in found if repo or TEMPLATES / "github" not in f.parents):
                 parts = template.relative_to(TEMPLATES).with_suffix("").parts
-                named = RENAMED | {"package": words["package"]}
                 file = beside.joinpath(*(named.get(part, part) for part in parts))
                 file.parent.mkdir(parents=True, exist_ok=True)
                 text = Template(template.read_text("utf-8")).substitute(words)

@@ -1,8 +1,10 @@
-"""Joins the runs of shards into one run, judges it as a whole and reports it."""
+"""Starts a night; joins the runs of shards into one run, judges it as a whole and reports it."""
 
 from __future__ import annotations
 
 import hashlib
+import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,6 +33,7 @@ from perfsuite.run.project import (
 )
 from perfsuite.run.run import Judging, Outcome
 from perfsuite.store.baselines import Root
+from perfsuite.store.files import refusing
 from perfsuite.store.runs import RunFile, run_path
 
 # What all shards of a run share, in the words of who is told that they do not. A commit names the
@@ -48,6 +51,42 @@ _ALIKE: Mapping[str, Callable[[Run], object]] = {
     "uncommitted changes": lambda run: "" if run.commit and not run.is_dirty else run.code,
 }
 
+ANY_OPTION = {"ignore_unknown_options": True, "allow_extra_args": True}
+
+
+def nightly(context: typer.Context) -> None:
+    """Run one night: check the machine, resume or start, report, and propose baselines.
+
+    Further options go to pytest, as in: perfsuite nightly -k softmax --perf-packs acme
+
+    It is set up by these environment variables:
+
+    PERF_OUT: the folder for reports and proposals (perf-night)
+
+    PERF_TIER: smoke, nightly or full (nightly)
+
+    PERF_TIME: how long it may take, as in 2h; later nights measure the rest
+
+    PERF_SHARD: K/N, where several machines share a night
+
+    PERF_DEVICE: auto, cuda or cpu (auto)
+
+    PERF_DOCTOR: stop, or warn and measure on a busy machine as well (stop)
+
+    PERF_NIGHTS: how many nights must agree before a moved level is proposed; 0 proposes nothing (5)
+
+    PERFSUITE_HISTORY: the URL of the history, which may hold a password
+
+    It ends with pytest's exit code. It ends with 20 on a busy machine, with 4 for a wrong setting,
+    and with 21 if the machine cannot be checked or another night writes to PERF_OUT. A night that
+    was stopped ends with 2: start it again, and it goes on.
+    """
+    script = Path(__file__).with_name("nightly.sh")
+    with refusing("cannot start bash", script, remedy="install bash", kind=UsageError):
+        # In place of this process: who stops it speaks to the script.
+        os.environ["PYTHON"] = sys.executable
+        os.execvp("bash", ["bash", str(script), *context.args])  # noqa: S606 - bash is the shell
+
 
 def merged(runs: Sequence[Run]) -> Run:
     """Return the shards' measurements as one run that is not judged; ``UsageError`` if none is one.
@@ -56,15 +95,11 @@ def merged(runs: Sequence[Run]) -> Run:
     """
     for run in runs:
         if run.shard is None:
-            raise UsageError(
-                f"run {run.id!r} is no shard",
-                remedy="measure shares of a run with --perf-shard=K/N",
-            )
+            remedy = "measure shares of a run with --perf-shard=K/N"
+            raise UsageError(f"run {run.id!r} is no shard", remedy=remedy)
         if run.against is not None:
-            raise UsageError(
-                f"run {run.id!r} compares two revisions, each variant on one machine",
-                remedy="read the shards' own reports: perfsuite report RUN",
-            )
+            why = f"run {run.id!r} compares two revisions, each variant on one machine"
+            raise UsageError(why, remedy="read the shards' own reports: perfsuite report RUN")
     runs = sorted(runs, key=lambda run: run.shard.index if run.shard else 0)
     _refuse_strangers(runs)
     ids = [run.id for run in runs]
@@ -207,8 +242,8 @@ def merge(
     outcome = conclude(
         whole, folder=project.folder, roots=roots, exceptions=exceptions, packs=packs
     )
-    known = known_history(project, outcome)
-    steps, run_view = outcome.steps, run_view_of(outcome, packs, history=known)
+    steps = outcome.steps
+    run_view = run_view_of(outcome, packs, history=known_history(project, outcome))
     lines = [*write(run_view, folder, steps), f"run: {outcome.run_file}"]
     annotations = tell_github(run_view, project.root, steps)
     for line in (*summary(run_view), *lines, *steps.notes):

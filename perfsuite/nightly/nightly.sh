@@ -1,24 +1,6 @@
 #!/usr/bin/env bash
-# One night of GPU performance, by cron or any CI: look at the machine, go on with a night that was
-# interrupted or start anew, report, and propose what the baselines should say.
-#
-#   examples/nightly.sh [more options of pytest]      in the folder that has perfsuite's state
-#
-# Environment, all optional:
-#   PERF_OUT       where everything for a reader goes (perf-night)
-#   PERF_TIER      smoke, nightly or full (nightly)
-#   PERF_TIME      how long it may take, as in 2h; the rest has its turn on later nights
-#   PERF_SHARD     K/N, where several machines share a night
-#   PERF_DEVICE    auto, cuda or cpu (auto)
-#   PERF_DOCTOR    stop: do not measure on a busy machine; warn: only tell (stop)
-#   PERF_NIGHTS    how many nights before a change of the baselines is proposed, unless it is new or a
-#                  confirmed improvement; 0: never (5)
-#   PYTHON         with perfsuite installed (python3)
-#   PERFSUITE_HISTORY    URL of the history, which may hold a password
-#
-# Exit status: the run's (docs/ci.md), 20 if the machine would spoil the comparison, 21 if it cannot
-# be looked at or another night writes to PERF_OUT, 4 if a setting above is none. Stopped by INT or
-# TERM it ends with 2 and keeps what was measured: start it again.
+# The night of `perfsuite nightly`, whose help lists the settings and exit codes. PYTHON is the
+# Python that has perfsuite. It is a script because the shell handles signals of a group best.
 set -uo pipefail
 set -m # the run has a process group of its own, or it would not hear INT in the background
 
