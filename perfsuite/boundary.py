@@ -138,6 +138,19 @@ class PerfError(Exception):
         return plain(f"{self.what}{place}{remedy}")
 
 
+def in_a_line(error: BaseException) -> str:
+    """Return a deliberate error's own words, else its type and first line."""
+    kind = plain(type(error).__name__)
+    try:
+        text = error.what if isinstance(error, PerfError) else str(error)
+    except BaseException as second:  # noqa: BLE001 - it is a case's own, too
+        return f"{kind} (asked for its text it raises {plain(type(second).__name__)})"
+    first = plain(text.strip().partition("\n")[0])
+    if isinstance(error, PerfError):
+        return first
+    return f"{kind}: {first}" if first else kind
+
+
 class PackError(PerfError):
     """A pack could not be loaded or declares something that does not hold."""
 

@@ -67,7 +67,7 @@ BUILT_IN_DEVICES = {
             "nvidia-ml-py": "finding GPUs and reading their state",
         },
     ),
-    "cpu": BuiltIn("perfsuite.devices.cpu:CpuDevice", is_host=True, process_s=0.7),
+    "cpu": BuiltIn("perfsuite.devices.cpu:CpuDevice", is_host=True, process_s=0.5),
     "fake": BuiltIn(
         "perfsuite.testing.fake:FakeDevice",
         lists="perfsuite.testing.fake:fake_gpus",
@@ -153,7 +153,8 @@ class Wheel(Record, frozen=True):
 class Source(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Where a pack's code comes from: a commit of its own repository, or an installed wheel.
 
-    ``tree`` is git's id of all that the commit holds. What ``is_changed`` is in no commit of the
+    ``tree`` is git's id of all that the commit holds, or a digest of it without other packs'
+    folders: what tells the pack's code from another. What ``is_changed`` is in no commit of the
     user's: ``commit`` is one of ours then, under refs/perfsuite, or nothing if none could be kept.
     """
 
@@ -1333,7 +1334,8 @@ class Run(Record, frozen=True, kw_only=True):
     """One ``pytest --perf`` session: all that a report, a comparison or an acceptance reads.
 
     ``canaries`` watch the machine: they are measured but no part of what was asked for, unless
-    ``variants`` has them too. ``phases_s`` is the controller's own wall time. ``code`` is a digest
+    ``variants`` has them too. ``phases_s`` is the controller's own wall time, ``forecasts`` how
+    many seconds were said to be left, so many seconds after the start. ``code`` is a digest
     of the code that ran, which a resumed run must share; ``sources`` say by pack where it came
     from. ``boards`` are the part numbers of its units' boards, "" where none is known. ``remote``
     is the web address of the repository that ``commit`` is of, if there is one.
@@ -1362,6 +1364,7 @@ class Run(Record, frozen=True, kw_only=True):
     against: Revision | None = None
     canaries: tuple[VariantRun, ...] = ()
     phases_s: Mapping[str, float] = {}
+    forecasts: tuple[tuple[float, float], ...] = ()
     shard: Shard | None = None
     parts: tuple[Part, ...] = ()
 

@@ -154,10 +154,6 @@ def is_module_id(arg: str, config: pytest.Config) -> bool:
     return arg.startswith(f"{MODULE}::") and not folder.exists()
 
 
-def _is_item(nodeid: str, name: str) -> bool:
-    return nodeid == name or nodeid.startswith(f"{name}[")
-
-
 def takes_look(item: pytest.Item) -> bool:
     """Say whether an ordinary test takes a quick look; a project's own fixture may hide ours."""
     known = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
@@ -329,7 +325,7 @@ class PerfSession:
             found = list(session.genitems(module))
             chosen = set() if self.ids else set(found)
             for name in self.ids:
-                named = [item for item in found if _is_item(item.nodeid, name)]
+                named = [i for i in found if name in {i.nodeid, i.nodeid.partition("[")[0]}]
                 if not named:
                     raise pytest.UsageError(
                         f"not found: {name}\n  do: list the ids: pytest --perf --collect-only -q "
@@ -342,7 +338,10 @@ class PerfSession:
 
     def pytest_report_collectionfinish(self, items: list[pytest.Item]) -> list[str]:
         """Say what others' tests are left out, and why there is nothing, where there is nothing."""
-        told = (benchmarks_left_out(self.silenced, self.left_out), self._why_nothing(items))
+        of = [type(each).__name__ for item in items for each in reported_by(item)]
+        count = f"perfsuite: {of.count('Variant')} variants and {of.count('ClaimInstance')} claims"
+        nothing = self._why_nothing(items) or (count if of else "")
+        told = (benchmarks_left_out(self.silenced, self.left_out), nothing)
         return [line for line in told if line]
 
     def _why_nothing(self, items: list[pytest.Item]) -> str:

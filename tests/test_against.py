@@ -345,9 +345,7 @@ def confirmed(run: Run) -> list[str]:
     return [one.id for one in run.variants if len([r for r in one.results if not r.is_aside]) > 1]
 
 
-def test_a_change_of_the_code_is_found_on_a_card_never_seen(
-    elsewhere: Path,
-) -> None:
+def test_a_change_of_the_code_is_found_on_a_card_never_seen(elsewhere: Path) -> None:
     write(elsewhere, speed=A_LITTLE_SLOWER)
     outcome = measure(elsewhere)
     run = outcome.run

@@ -71,10 +71,7 @@ def test_claims_past_the_limit_or_that_crash_stay_open_and_say_so(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim, _ = claimed(project, "1.0", PACK.replace("    def fn", f"{CRASH}    def fn"))
-    assert (claim.word, "ended as error: AssertionError" in claim.reason) == (
-        "unclear",
-        True,
-    )
+    assert (claim.word, "ended as error: AssertionError" in claim.reason) == ("unclear", True)
     monkeypatch.setattr("perfsuite.run.run.LIMIT_S", 0.0)
     claim, _ = claimed(project, "1.0")
     assert claim.word is ClaimWord.UNCLEAR

@@ -15,10 +15,7 @@ from rich.console import Console
 from store_data import FACTS, SKU, finished
 
 from perfsuite.boundary import UsageError
-from perfsuite.cli import (
-    say_baselines,
-    say_software,
-)
+from perfsuite.cli import say_baselines, say_software
 from perfsuite.cli.launch import Order, carry_out
 from perfsuite.model import Gpu, Health, Run, Status, Verdict, Word
 from perfsuite.run.project import WIDE, say_table
@@ -265,7 +262,8 @@ def test_baseline_refuses(perfsuite: Command, args: tuple[str, ...], problem: st
 def test_doctor_says_what_this_is_and_what_it_skips(
     perfsuite: Command, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 99.0, 99.0))
+    (project / "load").write_text("0.1 0.1 0.1 100/200 4", "ascii")
+    monkeypatch.setattr("perfsuite.workers.units.LOAD", project / "load")
     text = STEADY.read_text("utf-8").replace("source=", "needs=[perfsuite.cuda()], source=", 1)
     (project / "steady.py").write_text(text, encoding="utf-8")
     (project / "bad.py").write_text("raise RuntimeError('boom')", encoding="utf-8")
@@ -275,7 +273,7 @@ def test_doctor_says_what_this_is_and_what_it_skips(
     assert "Baselines: none for fake" in said
     assert "needs device cuda, this run uses fake" in said
     assert "Pack bad cannot be listed" in said
-    assert "load average 99.0" in said
+    assert "99 other threads run on" in said
 
 
 def test_doctor_says_what_a_run_is_compared_with(
@@ -295,8 +293,9 @@ def test_a_strict_doctor_refuses_other_work_but_not_how_the_machine_is_set_up(
     governor = tmp_path / "governor"
     governor.write_text("powersave\n", encoding="ascii")
     monkeypatch.setattr("perfsuite.workers.units.GOVERNOR", governor)
-    for load, expected in ((99.0, 20), (0.0, 0)):
-        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, load, load))
+    monkeypatch.setattr("perfsuite.workers.units.LOAD", tmp_path / "load")
+    for running, expected in (("99/200", 20), ("1/200", 0)):  # what ran a minute ago counts not
+        (tmp_path / "load").write_text(f"9.9 9.9 9.9 {running} 4", "ascii")
         code, said = perfsuite("doctor", "--device", "fake", "--strict")
         assert code == expected, said
         assert "governor 'powersave'" in said

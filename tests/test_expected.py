@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from pathlib import Path
 from typing import Any
 
@@ -249,19 +250,26 @@ def test_what_has_no_number_or_no_decision_is_one_line_with_its_command(tmp_path
     assert told.startswith("2 of 2 ")
 
 
-def test_how_long_a_run_still_takes_is_learned_as_it_goes_on() -> None:
+def test_how_long_a_run_still_takes_is_learned_as_it_goes_on_and_kept() -> None:
     run = data.finished({"copy": 100.0, "fill": 50.0})
     variants, (first, second) = [one.variant for one in run.variants], run.results
     found = []
     for slower in (1, 10):
-        forecast = Basis(expected={}, previous=run).forecast(run)
+        forecast = Basis(expected={}, previous=run).forecast(run, 1, time.monotonic() - 7.0)
         forecast.plan(variants, len(first.evidence), frozenset())
-        whole_s = forecast.left_s(1)
-        left_s = forecast.took(replace(first, wall_s=slower * first.wall_s), 1)
-        end_s = forecast.took(second, 1)
+        whole_s = forecast.left_s()
+        left_s = forecast.took(replace(first, wall_s=slower * first.wall_s))
+        end_s = forecast.took(second)
         assert left_s > end_s > 0
         found.append((whole_s - end_s, left_s - end_s))
+        ((at_s, said_s),) = forecast.said
+        assert (at_s, said_s) == pytest.approx((7.0, whole_s), abs=5.0)
     (whole_s, half_s), (_, slow_s) = found
     assert whole_s == pytest.approx(first.wall_s + second.wall_s)
     assert half_s == pytest.approx(second.wall_s)
     assert slow_s > 1.5 * half_s
+    # The first of them in pairs, of which more may follow.
+    forecast.plan(variants[:1], 3, {variants[0].id})
+    assert forecast.left_s() > whole_s + end_s
+    assert forecast.within(lambda: replace(run, forecasts=((1.0, 2.0),))).forecasts
+    assert forecast.said[-1] == pytest.approx((8.0, 2.0), abs=5.0)

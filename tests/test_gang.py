@@ -17,17 +17,7 @@ from test_panel import is_idle, limited, make_variant, measure
 
 from perfsuite.boundary import CaseError, DeviceError, UsageError
 from perfsuite.devices.protocol import Gang, open_device, see_own_first
-from perfsuite.model import (
-    Block,
-    Evidence,
-    Metric,
-    Result,
-    Settings,
-    Side,
-    Stage,
-    Status,
-    Variant,
-)
+from perfsuite.model import Block, Evidence, Metric, Result, Settings, Side, Stage, Status, Variant
 from perfsuite.store.codec import decode
 from perfsuite.workers.panel import Panel
 from perfsuite.workers.process import Code, Process, Setup, Slot, child_environment, inventory
@@ -209,9 +199,7 @@ def test_own_gpu_comes_first_and_the_next_rank_s_second(monkeypatch: pytest.Monk
         see_own_first("cuda", 1, 2)
 
 
-def test_two_nodes_measure_one_variant_and_the_first_rank_writes_the_result(
-    tmp_path: Path,
-) -> None:
+def test_two_nodes_measure_one_variant_and_the_first_rank_writes_the_result(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -39,14 +39,7 @@ from perfsuite.model import (
     variant_id,
 )
 from perfsuite.workers.panel import Panel, doubted
-from perfsuite.workers.process import (
-    Process,
-    Setup,
-    child_environment,
-    host_bytes,
-    inventory,
-    tail,
-)
+from perfsuite.workers.process import Process, Setup, child_environment, host_bytes, inventory, tail
 
 PACKS = Path(__file__).parent / "packs"
 SETUP = Setup(

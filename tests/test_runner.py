@@ -302,8 +302,7 @@ def test_an_unmet_need_skips_with_its_reason(place: Place) -> None:
 
 
 WATCHED = PACK.replace("[100, 200]", "[100, 200, 400, 50]").replace(
-    'source="made up", ',
-    'source="made up", regime="sustained", canary={"fake": {"us": 50}}, ',
+    'source="made up", ', 'source="made up", regime="sustained", canary={"fake": {"us": 50}}, '
 )
 
 
@@ -400,9 +399,7 @@ def test_a_failing_panel_stops_the_others_and_is_reported() -> None:
     assert all(panel.is_stopped for panel in panels)
 
 
-def test_what_is_only_counted_is_shared_out_over_the_cores(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_only_counted_is_shared_out_over_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     shares: list[int] = []
     with Panel(Setup(device="fake", slots=3)) as panel:

@@ -41,7 +41,6 @@ from perfsuite.run.against import (
     by_source,
     is_same_code,
     open_sides,
-    source_of,
     sources_of,
 )
 from perfsuite.run.config import Config
@@ -77,6 +76,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def measure(folder: Path, **fields: Any) -> Outcome:
     return execute(asked(folder, **{"settings": FEW, **fields}), Log(), SERVERS)
+
+
+def source_of(pack: Pack, config: Config) -> Source:
+    return sources_of(config, [pack])[0][pack.name]
 
 
 def now(folder: Path, **fields: Any) -> Source:
@@ -150,6 +153,39 @@ def test_a_clean_commit_and_a_changed_tree_are_told_apart(project: Path) -> None
     assert not now(project, report=report).is_changed
     assert is_same_code(now(project, report=report), found)
     assert not is_same_code(now(project, report=report), clean)
+
+
+def test_a_packs_code_is_its_repository_but_for_other_packs_that_it_does_not_name(
+    project: Path,
+) -> None:
+    packs = [Pack(name="top", origin=f"file:{project}/acme.py")]
+    for name, text in {
+        "alone": "",
+        "user": "import used",
+        "used": "import base",
+        "base": "",
+    }.items():
+        home = project / "plugins" / name
+        home.mkdir(parents=True)
+        home.joinpath("pyproject.toml").write_text(f'[entry-points]\na = "{name}"', "utf-8")
+        write(home, **{name: text})
+        packs.append(Pack(name=name, origin=f"module:{name}@{home}"))
+    packs.append(structs.replace(packs[1], name="all", wants_kernels=True))
+    commit(project)
+
+    def changed(name: str) -> set[str]:
+        before = sources_of(asked(project), packs)[0]
+        with (project / name).open("a", encoding="utf-8") as file:
+            file.write("# more\n")
+        found = sources_of(asked(project), packs)[0]
+        return {name for name in found if not is_same_code(before[name], found[name])}
+
+    assert changed("plugins/alone/alone.py") == {"alone", "all", "top"}
+    assert changed("plugins/base/base.py") == {"base", "used", "user", "all", "top"}
+    assert changed("speed.py") == {"alone", "base", "used", "user", "all", "top"}
+    # Where git finds no name of the pack itself, it has not said what the pack names.
+    (project / "plugins/alone/pyproject.toml").write_text("", "utf-8")
+    assert changed("plugins/user/user.py") == {"alone", "user", "all", "top"}
 
 
 def test_a_code_file_alone_that_git_does_not_know_changes_the_tree(project: Path) -> None:

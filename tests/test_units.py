@@ -207,7 +207,7 @@ def test_unit_is_locked_once_and_names_its_holder(
         if command is ask or (os.getuid() == 0 and shutil.which("setpriv")):
             with lock("fa4e00000000"):
                 run = subprocess.run(command, env=env, capture_output=True, check=False)
-            assert f"by process {os.getpid()}".encode() in run.stderr
+            assert f"taken by process {os.getpid()}".encode() in run.stderr
             subprocess.run(command, env=env, check=True)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
     with lock("u" * 5000):

@@ -27,14 +27,7 @@ from perfsuite.boundary import (
 )
 from perfsuite.devices.protocol import Gang
 from perfsuite.engine.trace import Anatomy
-from perfsuite.model import (
-    Block,
-    Code,
-    Evidence,
-    Settings,
-    Status,
-    TracedKernel,
-)
+from perfsuite.model import Block, Code, Evidence, Settings, Status, TracedKernel
 from perfsuite.testing.fake import FakeDevice
 from perfsuite.workers import messages as wire
 from perfsuite.workers import process

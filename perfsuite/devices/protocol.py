@@ -617,11 +617,7 @@ def device_class(name: str) -> type[Device]:
 
 
 def open_device(
-    name: str,
-    *,
-    seed: int = 0,
-    gang: Gang | None = None,
-    accelerator: Accelerator | None = None,
+    name: str, *, seed: int = 0, gang: Gang | None = None, accelerator: Accelerator | None = None
 ) -> Device:
     """Open a device by name, the process's first GPU, for a rank of ``gang`` or alone.
 

@@ -197,14 +197,7 @@ def _rows(variant: Variant, side: Side, setup: Setup, limit_s: float) -> list[Tr
         log, asked = Path(folder, "ncu.csv"), Path(folder, "job.json")
         asked.write_bytes(messages.raw(job_of(variant, setup, seat=Seat(0, 0, side))))
         words = [shutil.which("ncu") or "ncu", *OPTIONS, "--log-file", str(log)]
-        words += [
-            "--metrics",
-            ",".join(METRICS.values()),
-            sys.executable,
-            "-P",
-            "-m",
-            __name__,
-        ]
+        words += ["--metrics", ",".join(METRICS.values()), sys.executable, "-P", "-m", __name__]
         output = stack.enter_context(Path(folder, "output").open("w+b"))
         process = subprocess.Popen(
             [*words, str(asked), f"{limit_s:.0f}"],

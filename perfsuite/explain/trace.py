@@ -17,16 +17,7 @@ from msgspec.structs import replace
 
 from perfsuite.engine.trace import Anatomy
 from perfsuite.explain.counters import counted, refusal
-from perfsuite.model import (
-    BaselineEntry,
-    Code,
-    Regime,
-    Run,
-    Sampling,
-    Side,
-    Trace,
-    Variant,
-)
+from perfsuite.model import BaselineEntry, Code, Regime, Run, Sampling, Side, Trace, Variant
 from perfsuite.run.against import by_size
 from perfsuite.run.config import Config, TimeLimit
 from perfsuite.store.files import replace_file

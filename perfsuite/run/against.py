@@ -44,6 +44,7 @@ from perfsuite.store.git import (
     hold,
     is_shallow,
     knows,
+    own_trees,
     repository_of,
     revision_of,
     source_in,
@@ -268,20 +269,18 @@ def _repository_of(pack: Pack) -> Path | None:
 # Where packs' code comes from.
 
 
-def source_of(pack: Pack, config: Config) -> Source:
-    """Return where a pack's code comes from now; nothing known where it is in no repository."""
-    return sources_of(config, [pack])[0][pack.name]
-
-
 def sources_of(config: Config, packs: Iterable[Pack]) -> tuple[dict[str, Source], list[str]]:
-    """Return where the code of packs comes from now, by name, and what of it cannot be kept."""
+    """Return where the code of packs comes from now, by name, and what of it cannot be kept.
+
+    Nothing is known of what is in no repository, and not in a wheel.
+    """
     usable, notes = [pack for pack in packs if not pack.error], []
     # What runs write there says nothing of the code.
     written = (config.root / STATE_FOLDER, config.report, *config.baselines)
     apart = [path.resolve() for path in written]
     wheels, by_repository = wheels_of(usable), dict[Path | None, Source]()
     by_repository[None] = Source()
-    found = {}
+    found, homes = {}, dict[Path, dict[str, Path]]()
     for pack in usable:
         if wheel := wheels.get(pack.name):
             found[pack.name] = Source(wheel=wheel)
@@ -295,6 +294,15 @@ def sources_of(config: Config, packs: Iterable[Pack]) -> tuple[dict[str, Source]
                 why = str(error).replace("\n ", ";")
                 notes.append(f"its changed tree is not kept, and cannot be side A later: {why}")
         found[pack.name] = by_repository[repository]
+        above = file.parents if repository and (file := file_of(pack)) else ()
+        inside = (each for each in above if repository in each.parents)
+        home = next((each for each in inside if (each / "pyproject.toml").is_file()), None)
+        if home and repository and not pack.wants_kernels:
+            homes.setdefault(repository, {})[pack.name] = home
+    for repository, own in homes.items():
+        commit = by_repository[repository].commit
+        for name, tree in (own_trees(repository, commit, own) if commit else {}).items():
+            found[name] = replace(found[name], tree=tree)
     return found, notes
 
 

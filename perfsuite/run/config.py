@@ -223,9 +223,7 @@ OPTIONS: Mapping[str, Option] = {
         default=(),
     ),
     "--perf-processes": _value(
-        "N",
-        "fresh processes per variant (default: 2); more find smaller changes",
-        kind=_count,
+        "N", "fresh processes per variant (default: 2); more find smaller changes", kind=_count
     ),
     "--perf-against": _value(
         "REV", "compare the working tree with this git revision; both are measured now, alternating"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import shlex
+import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 from perfsuite.devices.peaks import Peaks, efficiency, peaks_of, with_measured
 from perfsuite.judge.compare import differing
 from perfsuite.judge.noise import entries_of
+from perfsuite.judge.rule import looks_of
 from perfsuite.model import (
     BaselineEntry,
     Expected,
@@ -34,6 +36,7 @@ from perfsuite.model import (
 )
 from perfsuite.packs.select import missing_need
 from perfsuite.report import view
+from perfsuite.run.against import MOST_PAIRED, is_one_code
 from perfsuite.stats import estimate
 from perfsuite.store.baselines import NO_FACTS, Baselines, Root, facts_of
 from perfsuite.store.runs import ended_runs, last_run, list_runs, read_references
@@ -45,9 +48,12 @@ TRACED_WITHIN = 30
 MOST_SOURCES = 3
 # What was measured so is nothing to compare later runs with, unless somebody names it.
 AWAY = frozenset({Word.SLOWER, Word.ENVIRONMENT})
-# Seconds for what follows the last measurement, and for the kernels of what is new. A gang takes as
-# long as so many others. A first guess weighs as much as so many seconds of measuring.
-REPORT_S, TRACES_S, GANG, AT_FIRST_S = 2.0, 10.0, 2, 10.0
+# Seconds for what follows the last measurement, for the kernels of a variant that is new, and of
+# all. A gang takes as long as so many others. A first guess weighs as much as so many seconds of
+# measuring. On a GPU such a share of what changed code is measured in pairs.
+REPORT_S, TRACE_S, TRACES_S, GANG, AT_FIRST_S, DOUBTED = 3.0, 0.5, 10.0, 2, 2.0, 0.1
+# What was said is kept every few seconds, of a long run more seldom.
+SAID_S, SAID_SHARE = 5.0, 0.03
 # A command that names more by their ids is no use on a terminal: it names cases.
 MOST_CHARACTERS = 150
 # More than this share of a measured ceiling is a mistake of the case, not a record.
@@ -76,42 +82,86 @@ class Basis:
         )
         return replace(run, variants=variants, canaries=canaries)
 
-    def forecast(self, run: Run) -> Forecast:
+    def forecast(self, run: Run, units: int, started: float) -> Forecast:
         """Return how long the run will take, by the one before."""
-        return Forecast(self, run)
+        return Forecast(self.previous, run, units, started)
 
 
 class Forecast:
     """How long a run still takes: as before, corrected by how far off that was so far.
 
-    A variant that was never measured counts as the others, a gang as several of them.
+    A first process checks, and costs as much as two. A variant that was never measured counts as
+    the others, a gang as several. What follows the screen counts before it begins. ``said`` are the
+    seconds since the start, and those that were said to be left.
     """
 
-    def __init__(self, basis: Basis, run: Run) -> None:
-        self._process_s = built_in(run.facts.device).process_s
-        before = basis.previous.results if basis.previous else ()
-        self._known_s = {r.variant: r.wall_s / len(r.evidence) for r in before if r.evidence}
-        self._later_s = REPORT_S if run.against or self._known_s else REPORT_S + TRACES_S
-        self._planned: dict[str, float] = {}
-        self._due_s = self._took_s = AT_FIRST_S
+    def __init__(self, before: Run | None, run: Run, units: int, started: float) -> None:
+        self._units, self._started, self._looks = units, started, looks_of(run.settings)
+        built, count = built_in(run.facts.device), run.settings.processes
+        self._first_s = built.process_s * count / (1 + count)
+        self._due_s, self._took_s, self.said = [0.0, 0.0], [0.0, 0.0], list[tuple[float, float]]()
+        # By variant, and whether it is in pairs, of which it has so many.
+        self._known_s = dict[tuple[str, bool], float]()
+        self._planned, self._begun = dict(self._known_s), Counter[str]()
+        for r in before.results if before else ():
+            if r.evidence and r.stage is Stage.SCREEN:
+                sides = 1 + bool(before and before.against)
+                self._known_s[r.variant, sides > 1] = (
+                    sides * r.wall_s / (1 + sides * len(r.evidence))
+                )
+        timed = [one for one in run.variants if one.variant.case.regime is not Regime.EXACT]
+        able = [one for one in timed if not missing_need(one.variant, run.facts)]
+        new = 0 if run.against else sum(not one.entry for one in able)
+        self._later_s = REPORT_S + min(TRACES_S, TRACE_S * new)
+        if not (run.against or run.shard):  # what changed is measured in pairs, on a GPU few of it
+            changed = [one.variant for one in able if one.entry and not is_one_code(one, run)]
+            most = MOST_PAIRED if built.is_host else round(DOUBTED * len(changed))
+            self.plan(changed[:most], self._looks.step, {one.id for one in changed})
+            self._planned = {("", True): sum(self._planned.values())}
 
-    def plan(self, variants: Sequence[Variant], processes: int, compared: Collection[str]) -> None:
+    def plan(self, some: Sequence[Variant], processes: int, compared: Collection[str]) -> None:
         """Expect so many processes of each of these variants, on two sides if it is compared."""
-        for one in variants:
-            each_s = self._known_s.get(one.id, self._process_s * (GANG if one.is_gang else 1))
-            count = 1 if one.case.regime is Regime.EXACT else processes * (1 + (one.id in compared))
-            self._planned[one.id] = count * each_s
+        again_s = 0.0
+        for one in some:
+            is_pair = one.id in compared
+            first_s = self._first_s * (GANG if one.is_gang else 1)
+            first_s = self._known_s.get((one.id, False), first_s) * (1 + is_pair)
+            count = 1 if one.case.regime is Regime.EXACT else processes * (1 + is_pair)
+            cost_s = (1 + count) * self._known_s.get((one.id, is_pair), first_s)
+            self._planned[one.id, is_pair] = cost_s
+            # About half of what is in pairs goes on to more of them, each time.
+            left = (self._looks.most - processes - self._begun[one.id]) // self._looks.step
+            again_s += is_pair * cost_s * (1 - 0.5 ** max(0, left))
+        if again_s:
+            self._planned["", True] = again_s
 
-    def took(self, result: Result, units: int) -> float:
+    def within(self, measure: Callable[[], Run]) -> Run:
+        """Return another run that is a part of this one; what was said in it counts."""
+        began_s = time.monotonic() - self._started
+        run = measure()
+        self.said += [(round(began_s + at_s, 1), left_s) for at_s, left_s in run.forecasts]
+        return run
+
+    def took(self, result: Result) -> float:
         """Learn what a variant took; return the seconds that are left."""
-        self._due_s += self._planned.pop(result.variant, 0.0)
-        self._took_s += result.wall_s
-        return self.left_s(units)
+        is_pair = (result.variant, True) in self._planned
+        self._due_s[is_pair] += self._planned.pop((result.variant, is_pair), 0.0)
+        self._took_s[is_pair] += result.wall_s * (1 + is_pair)
+        self._begun[result.variant] = len(result.evidence)
+        return self.left_s()
 
-    def left_s(self, units: int) -> float:
-        """Return about how many seconds are left on so many units, 0 of a device that has none."""
-        left_s = sum(self._planned.values()) * self._took_s / self._due_s / units
-        return left_s + self._later_s if self._process_s else 0.0
+    def left_s(self) -> float:
+        """Return about how many seconds are left, 0 of a device that has none; keep it."""
+        left_s, off = self._later_s, 1.0
+        for is_pair in (False, True):  # pairs are off as much, until they are known
+            due_s, took_s = self._due_s[is_pair], self._took_s[is_pair]
+            off = (AT_FIRST_S * off + took_s) / (AT_FIRST_S + due_s)
+            planned_s = sum(s for (_, own), s in self._planned.items() if own is is_pair)
+            left_s += planned_s * off / self._units
+        now_s = time.monotonic() - self._started
+        if not self.said or now_s > self.said[-1][0] + max(SAID_S, SAID_SHARE * now_s):
+            self.said.append((round(now_s, 1), round(left_s, 1)))
+        return left_s if self._first_s else 0.0
 
 
 def find_expected(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -82,7 +81,7 @@ def _run_view(
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """A run as it is reported, if it can be, the last lines of the summary, what writing took.
+    """A run as it is reported, if it can be, the last lines of the summary.
 
     ``annotations`` are commands to GitHub, where a workflow of it runs.
     """
@@ -90,7 +89,6 @@ class Closing:
     run_view: RunView | None
     lines: tuple[str, ...] = ()
     annotations: tuple[str, ...] = ()
-    report_s: float = 0.0
 
 
 def close(outcome: Outcome, config: Config) -> Closing:
@@ -99,8 +97,7 @@ def close(outcome: Outcome, config: Config) -> Closing:
     Each is a step of ``outcome.steps``. The verdicts are on disk before a pack's hook is called,
     which may never return.
     """
-    steps, started = outcome.steps, time.monotonic()
-    run, basis, folder = outcome.run, outcome.basis, config.report
+    steps, run, basis, folder = outcome.steps, outcome.run, outcome.basis, config.report
     run_view = steps.take("report not made", lambda: _run_view(run, basis, {}), None)
     if run_view is not None:
         write(run_view, folder, steps, [VERDICT])
@@ -111,13 +108,12 @@ def close(outcome: Outcome, config: Config) -> Closing:
     lines = write(run_view, folder, steps) if run_view else []
     lines += [f"run: {short(outcome.run_file)}", *(f"note: {note}" for note in kept.notes)]
     found = tell_github(run_view, config.root, steps) if run_view else ()
-    report_s = time.monotonic() - started
     if run_view:
         none: list[Step] = []
         advised = steps.take("advice left out", lambda: list(advice(run_view)), none)
         for text, command, _ in advised:
             lines += [f"next: {text}:", f"  {command}"]
-    return Closing(run_view, tuple(lines), found, report_s)
+    return Closing(run_view, tuple(lines), found)
 
 
 def write(run_view: RunView, folder: Path, steps: Steps, names: Sequence[str] = ()) -> list[str]:

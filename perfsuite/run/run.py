@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from perfsuite.boundary import PerfError, StoreError, UsageError, plain
+from perfsuite.boundary import PerfError, StoreError, UsageError, in_a_line, plain
 from perfsuite.devices.peaks import peaks_of
 from perfsuite.hooks import features
 from perfsuite.judge.compare import Policy, differing
@@ -170,12 +170,7 @@ def why(error: Exception) -> str:
         return " ".join("; ".join(filter(None, found)).split())
     if isinstance(error, ImportError) and error.name:
         return f"install {error.name}"
-    try:
-        first = str(error).strip().partition("\n")[0]
-    except Exception as broken:  # noqa: BLE001 - an error may be unable to say what it is
-        first = f"it cannot say why ({type(broken).__name__})"
-    first = plain(first, most=MOST_FIRST)
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+    return in_a_line(error)[:MOST_FIRST]
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,8 +450,8 @@ class _Work:
     def __post_init__(self) -> None:
         run = self.file.run
         self.facts, self.settings, self.entries = run.facts, run.settings, entries_in(run)
-        self.peaks, self.forecast = peaks_of(run.sku.slug), self.judging.basis.forecast(run)
-        self.started = time.monotonic()
+        self.peaks, self.started = peaks_of(run.sku.slug), time.monotonic()
+        self.forecast = self.judging.basis.forecast(run, len(self.panels), self.limit.started)
         self.phases_s: defaultdict[str, float] = defaultdict(float)
         self.phases_s["open"] = self.started - self.limit.started
         # As variants were sampled earlier in this run, else in the baseline.
@@ -505,6 +500,7 @@ class _Work:
             # With what was measured before an interruption.
             wall_s=round(self.limit.spent_s + time.monotonic() - self.started, 3),
             units=units_of(self.panels, [one.variant for one in run.variants]),
+            forecasts=tuple(self.forecast.said),
             phases_s={n: round(s, 3) for n, s in {**run.phases_s, **self.phases_s}.items()},
         )
         whole = replace(run, finished=datetime.now(UTC).isoformat(timespec="seconds"))
@@ -581,7 +577,7 @@ class _Work:
         counted = [v for v in variants if v.case.regime is Regime.EXACT]
         timed = [v for v in variants if v.case.regime is not Regime.EXACT]
         self.forecast.plan(variants, processes, self.judging.sides.compared)
-        self.listener.planned(len(variants), self.facts, self.forecast.left_s(len(self.panels)))
+        self.listener.planned(len(variants), self.facts, self.forecast.left_s())
         runs = {one.id: one for one in self.file.run.variants}
         confirming = partial(self.limit.is_over, CONFIRM_END)
         is_over = self.limit.until(SCREEN_END) if is_screen else confirming
@@ -595,7 +591,7 @@ class _Work:
             with self._lock:
                 stored = self._store(result)
                 if not stored.is_aside:
-                    left_s = self.forecast.took(stored, len(self.panels))
+                    left_s = self.forecast.took(stored)
                     self.listener.finished(stored, next(done), len(variants), left_s)
 
         def measure(panel: Panel, share: Sequence[Variant], *, processes: int) -> None:
@@ -842,7 +838,7 @@ class _Work:
             source=source,
             state=f"{self.config.state}/{FOLDER}",
         )
-        found = execute(question, self.listener, self.place).run
+        found = self.forecast.within(lambda: execute(question, self.listener, self.place).run)
         said, of_one = {each.variant: each for each in found.verdicts}, dict(of_one_code(found))
         fresh = self._fresh(found)
         for one, ended in zip(some, found.variants, strict=True):

@@ -40,6 +40,8 @@ OPTION = "--perf-against"
 # Neither what is written while a run goes on (reports, logs) nor what is built of sources is code.
 CODE = frozenset({".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".py", ".pyx"})
 DIGITS = 12
+# What lies in any pack's folder, and is imported by none.
+NO_MODULES = frozenset({"conftest", "docs", "setup", "tests"})
 # Changed trees that were measured, by run. No push takes them along but one of --mirror.
 REFS, MOST_REFS = "refs/perfsuite", 20
 # Of more in files that git does not know no tree is kept: it would never leave the repository.
@@ -225,6 +227,33 @@ def source_in(repository: Path, apart: Sequence[Path]) -> Source:
         told = "what is changed lies in a submodule"
         raise UsageError(told, where=str(repository), remedy="commit it there")
     return Source(commit=commit, tree=tree, is_changed=True)
+
+
+def own_trees(repository: Path, commit: str, homes: Mapping[str, Path]) -> dict[str, str]:
+    """Return by pack what tells its code from another: all of the commit but other packs' folders.
+
+    ``homes`` are the folders of packs that have one to themselves. Those stay whose modules the
+    pack names anywhere, and those that these name.
+    """
+    files = git(repository, "ls-tree", "-rz", commit).split("\0")
+    folders = {name: f"{home.relative_to(repository)}/" for name, home in homes.items()}
+    modules, named, trees = dict[str, set[str]](), dict[str, set[str]](), {}
+    for name, folder in folders.items():
+        module = re.compile(rf"[^\t]+\t{re.escape(folder)}(?:src/)?(\w+)(?:/.*)?\.py")
+        modules[name] = {found[1] for found in map(module.fullmatch, files) if found} - NO_MODULES
+    words = "|".join(set().union(*modules.values()))
+    for name, folder in folders.items():
+        named[name] = {*_asked(repository, "grep", "-haowE", words, commit, "--", folder).split()}
+    # Each one's own pyproject.toml names it, or git has not said what is named.
+    for name in (name for name in homes if named[name] & modules[name]):
+        near = {name}
+        while more := {o for o in homes for n in near if modules[o] & named[n]} - near:
+            near |= more
+        inside = {folders[each] for each in near}
+        apart = [each for each in folders.values() if not any(i.startswith(each) for i in inside)]
+        kept = [file for file in files if not file.partition("\t")[2].startswith((*apart,))]
+        trees[name] = hashlib.sha256("\0".join(kept).encode(errors="surrogateescape")).hexdigest()
+    return trees
 
 
 def hold(repository: Path, run: str, commit: str, is_needed: Callable[[str], bool]) -> None:

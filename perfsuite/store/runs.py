@@ -79,6 +79,7 @@ class Judged(Record, frozen=True):
     units: Mapping[str, str]
     phases_s: Mapping[str, float]
     left_out: tuple[LeftOut, ...]
+    forecasts: tuple[tuple[float, float], ...] = ()
 
 
 class End(Record, frozen=True):

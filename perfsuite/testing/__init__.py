@@ -15,12 +15,7 @@ from perfsuite.engine.measure import Session
 from perfsuite.hooks import added
 from perfsuite.model import Health, Pack, Regime, Settings, Tier
 from perfsuite.packs.find import Fault, discover, packs_at
-from perfsuite.packs.load import (
-    Listeners,
-    LoadedPack,
-    chosen_accelerator,
-    load_pack,
-)
+from perfsuite.packs.load import Listeners, LoadedPack, chosen_accelerator, load_pack
 from perfsuite.packs.select import missing_need
 from perfsuite.store import baselines
 from perfsuite.workers.catalogue import load_catalogue

@@ -27,7 +27,7 @@ import msgspec
 from msgspec.structs import replace
 
 import perfsuite
-from perfsuite.boundary import DisturbedError, PackError, PerfError, WrongResultError, plain
+from perfsuite.boundary import DisturbedError, PackError, PerfError, WrongResultError, in_a_line
 from perfsuite.devices import protocol
 from perfsuite.devices.protocol import Device, Gang
 from perfsuite.devices.sass import forget_compiled
@@ -244,14 +244,14 @@ class Worker:
 
     def failure(self, error: BaseException) -> Failed:
         """Say how the variant ended that raised this."""
-        status, reason = STATUSES.get(type(error), Status.ERROR), _reason(error)
+        status, reason = STATUSES.get(type(error), Status.ERROR), in_a_line(error)
         # Ranks have work in flight that waits for each other: it may never be done.
         if status is Status.ERROR and self._device is not None and self._gang is None:
             try:
                 self._device.synchronize()
             except BaseException as lost:  # noqa: BLE001 - its context is lost
                 status = Status.CRASHED
-                reason = f"{reason} (the device is lost: {_reason(lost)})"
+                reason = f"{reason} (the device is lost: {in_a_line(lost)})"
         return Failed(status, reason)
 
     def linger(self) -> None:
@@ -412,19 +412,6 @@ def opened(job: Job, gang: Gang | None = None) -> Session:
     device = protocol.open_device(job.device, seed=job.seed, gang=gang, accelerator=job.accelerator)
     known = job.settings, job.seed, job.check_seed
     return Session(device, cases[job.case], job.axes, *known)
-
-
-def _reason(error: BaseException) -> str:
-    """Return one line: a deliberate error's own words, else its type and first line."""
-    kind = plain(type(error).__name__)
-    try:
-        text = error.what if isinstance(error, PerfError) else str(error)
-    except BaseException as second:  # noqa: BLE001 - it is a case's own, too
-        return f"{kind} (asked for its text it raises {plain(type(second).__name__)})"
-    first = plain(text.strip().partition("\n")[0])
-    if isinstance(error, PerfError):
-        return first
-    return f"{kind}: {first}" if first else kind
 
 
 # The instrument is the same on both sides, also where its own repository is under test.

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import socket
+import statistics
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from msgspec import structs
 
-from perfsuite.boundary import DeviceError, UsageError, from_environment, plain
+from perfsuite.boundary import DeviceError, UsageError, from_environment, hidden, plain
 from perfsuite.devices.protocol import automatic, listed
 from perfsuite.model import (
     BUILT_IN_DEVICES,
@@ -46,9 +47,12 @@ _QUEUE = 4096
 _PEER = struct.Struct("3i")  # process, user and group
 # Where a process's start is among what follows its name in /proc/PID/stat.
 STARTED = 19
-POLL_S = 0.5
+POLL_S, PROGRAM_CHARACTERS = 0.5, 80
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
-BUSY_LOAD = 0.25  # of the cores; a run of our own adds about one
+BUSY_LOAD = 0.25  # of the cores
+LOAD = Path("/proc/loadavg")
+# The kernel is asked so many times what runs, so many seconds apart: what ran before counts not.
+LOOKS, LOOK_S = 15, 0.02
 BUSY_PERCENT = 5.0
 WARM_C = 80.0
 T = TypeVar("T")
@@ -265,10 +269,9 @@ def share_out(
 def spoilers(facts: DeviceFacts) -> tuple[list[str], list[str]]:
     """Return what would spoil a comparison now: what passes, and how the machine is set up."""
     passing, lasting = [], []
-    cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
-    # This command itself and the device it opened count too, for about a minute.
-    if load > 1 + BUSY_LOAD * cores:
-        passing.append(f"load average {load:.1f} on {cores} cores; end other work")
+    cores, busy = len(os.sched_getaffinity(0)), statistics.median(_running() for _ in range(LOOKS))
+    if busy > BUSY_LOAD * cores:
+        passing.append(f"{busy} other threads run on {cores} cores; end other work")
     governor = GOVERNOR.read_text("ascii").strip() if GOVERNOR.is_file() else "performance"
     if governor != "performance":
         lasting.append(f"CPU frequency governor {governor!r}; set it to 'performance'")
@@ -280,6 +283,12 @@ def spoilers(facts: DeviceFacts) -> tuple[list[str], list[str]]:
         passing += [f"GPU {gpu.index}: {each}" for each in doubts]
         seen.close()
     return passing, lasting
+
+
+def _running() -> int:
+    """Return how many threads run or wait for a core, but for this one."""
+    time.sleep(LOOK_S)
+    return int(LOAD.read_text("ascii").split()[3].partition("/")[0]) - 1
 
 
 def _busy(health: Health, foreign_percent: float) -> Iterator[str]:
@@ -318,7 +327,7 @@ def lock(unit: str, wait_s: float = 0.0, tell: Callable[[str], object] = str) ->
             held.close()
             is_first, is_taken = not what, error.errno == errno.EADDRINUSE
             # It is asked once: whoever asks stays in its queue.
-            what = what or f"unit {unit!r} is being measured by {_holder(name)}"
+            what = what or f"unit {unit!r} is taken by {_holder(name)}"
             remedy = "wait for that run with --perf-wait, stop it, or choose another device"
             if not is_taken:
                 what = f"unit {unit!r} cannot be locked: {error.strerror}"
@@ -346,7 +355,8 @@ def _holder(name: str) -> str:
     found = f"process {process or 'unknown'}"
     with suppress(OSError, ValueError, IndexError):
         place = Path("/proc", str(process))
-        program = plain(place.joinpath("comm").read_text().strip())
+        words = place.joinpath("cmdline").read_text(errors="replace").replace("\0", " ")
+        program = plain(hidden(words).strip(), most=PROGRAM_CHARACTERS)
         ticks = place.joinpath("stat").read_text().rpartition(")")[2].split()[STARTED]
         ago_s = time.clock_gettime(time.CLOCK_BOOTTIME) - int(ticks) / os.sysconf("SC_CLK_TCK")
         began = time.strftime("%H:%M:%S", time.localtime(time.time() - ago_s))

@@ -272,7 +272,4 @@ def table(group: str, rows: tuple[W, ...]) -> tuple[Fault, ...]:
 
 
 HALF = len(WORKLOADS) // 2
-FAULTS = (
-    *table("workload", WORKLOADS[:HALF]),
-    *table("workload", WORKLOADS[HALF:] + SOCKETS),
-)
+FAULTS = (*table("workload", WORKLOADS[:HALF]), *table("workload", WORKLOADS[HALF:] + SOCKETS))
