@@ -567,8 +567,8 @@ def test_one_commit_that_moved_many_is_one_row_and_steps_one_way_are_one_drift()
     moved = [series(FOUND, variant=name) for name in names[:3]]
     rest = [series(variant=name) for name in names[3:]]
     assert [line.translate(PLAIN) for line in answers([*moved, *rest], names)] == [
+        f"a.b, impl=x: 3 of 4 slower by 3.0 % since 2026-11-04 on {SKU} (aaa..bbb)",
         "3 slower of 8 variants in 6 runs",
-        f"  a.b, impl=x: 3 of 4 slower by 3.0 % since 2026-11-04 on {SKU} (aaa..bbb)",
     ]
     assert list(answers(rest, names)) == ["nothing shifted of 5 variants in 6 runs"]
 
@@ -576,10 +576,10 @@ def test_one_commit_that_moved_many_is_one_row_and_steps_one_way_are_one_drift()
         both = itertools.pairwise(levels)
         return series(*(replace(FOUND, before=before, after=after) for before, after in both))
 
-    (_, told) = answers([steps(100.0, 102.0, 104.0, 106.0)], ["a.b[n=1]"])
+    (told, _) = answers([steps(100.0, 102.0, 104.0, 106.0)], ["a.b[n=1]"])
     assert "slower by 6.0 % since 2026-11-04" in told.translate(PLAIN)
     assert "in 3 steps: a drift" in told
-    (_, told) = answers([steps(100.0, 102.0, 100.0, 102.0)], ["a.b[n=1]"])
+    (told, _) = answers([steps(100.0, 102.0, 100.0, 102.0)], ["a.b[n=1]"])
     assert "slower by 2.0 %" in told.translate(PLAIN)
     assert "drift" not in told
 
@@ -595,8 +595,8 @@ def test_a_slow_drift_in_noise_is_told_with_its_total_and_noise_is_none() -> Non
         found = replace(series(*(change_points(points) or ())), points=tuple(points))
         return [line.translate(PLAIN) for line in answers([found], ["a.b[n=1]"])]
 
-    first, drift = told(0.001)
-    assert first == "1 slower of 1 variant in 60 runs"
+    drift, last = told(0.001)
+    assert last == "1 slower of 1 variant in 60 runs"
     total = float(re.findall(r"slower by ([0-9.]+) %", drift)[0])
     assert "a drift" in drift
     assert total == pytest.approx(5.9, abs=1.5)

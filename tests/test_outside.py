@@ -221,7 +221,8 @@ def test_a_new_pack_is_listed_without_torch_passes_linters_and_has_its_own_names
     assert project["entry-points"] == {"perfsuite": {"acme_gemm": "acme_gemm_perf"}}
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PERF", "GITHUB_"))}
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    env |= {"PATH": path, "PYTHONPATH": f"{place.absolute()}{os.pathsep}{ROOT}"}
+    env |= {"PATH": path, "PERFSUITE_LOCKS": str(here)}
+    env["PYTHONPATH"] = f"{place.absolute()}{os.pathsep}{ROOT}"
     install, *rest = (s["run"] for s in workflow(place)["sound"]["steps"] if "run" in s)
     assert install.startswith("pip install ")  # what is installed here
     for step in rest:

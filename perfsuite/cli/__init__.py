@@ -83,7 +83,13 @@ from perfsuite.store.runs import last_run, list_runs, load_run
 from perfsuite.store.sku import fingerprint_differs, sku_for, sku_of
 from perfsuite.workers.units import lock, open_panels, products_of, resolved, spoilers
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"max_content_width": 100},
+)
 baseline_commands = typer.Typer(help="The accepted numbers of each SKU.", no_args_is_help=True)
 app.add_typer(baseline_commands, name="baseline")
 
@@ -178,11 +184,14 @@ def list_variants(tier: TierOption = Tier.SMOKE, select: Select = "", pack: Pack
 
 @app.command()
 def run(
-    variant: Annotated[str, typer.Argument(help="The id, as in reports")],
+    variant: Annotated[str, typer.Argument(metavar="VARIANT", help="The id, as in reports")],
     profiler: Annotated[
-        list[str] | None, typer.Argument(help="After --: a command to run it under, e.g. ncu")
+        list[str] | None,
+        typer.Argument(metavar="PROFILER", help="After --: a command to run it under, e.g. ncu"),
     ] = None,
-    launches: Annotated[int, typer.Option(min=1, help="After one warm-up")] = 10,
+    launches: Annotated[
+        int, typer.Option(metavar="LAUNCHES", min=1, help="After one warm-up")
+    ] = 10,
     device: Device = "auto",
     pack: Packs = None,
 ) -> None:
@@ -225,14 +234,17 @@ def run(
 
 @app.command("new-pack")
 def make_pack(
-    name: Annotated[str, typer.Argument(help="Of the pack: it stands first in its variants' ids")],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="Of the pack: it stands first in its variants' ids"),
+    ],
     folder: Annotated[
         Path | None,
         typer.Option("--folder", metavar="DIR", help="Where to write it; default: NAME-perf"),
     ] = None,
     repo: Annotated[bool, typer.Option("--repo", help="With CI for GitHub")] = False,  # noqa: FBT002
 ) -> None:
-    """Write the start of a pack: a case with its kernel, reference and claim, and its tests."""
+    """Write the start of a pack: a case with its kernel and reference, and its tests."""
     taken = [source.name for source in discover(find_project().root)]
     place = new_pack(name, folder, taken=taken, repo=repo)
     say(f"wrote {place}")
@@ -242,7 +254,9 @@ def make_pack(
 
 @app.command()
 def report(
-    run: Annotated[str, typer.Argument(help="A run file or id; the newest if left out")] = "",
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="A run file or id; the newest if left out")
+    ] = "",
     folder: Annotated[
         Path, typer.Option("--folder", metavar="DIR", help="Where to write it")
     ] = Path("reports"),
@@ -271,7 +285,7 @@ def runs() -> None:
 
 @app.command()
 def why(
-    variant: Annotated[str, typer.Argument(help=GRAMMAR.capitalize())],
+    variant: Annotated[str, typer.Argument(metavar="VARIANT", help=GRAMMAR.capitalize())],
     run: Annotated[str, typer.Option("--run", metavar="RUN", help="Default: the newest")] = "",
 ) -> None:
     """Say a variant's verdict in the last run, its numbers, and what explains them."""
@@ -325,7 +339,8 @@ def compare(
         _write(html, render_beside(views))
         return
     run_view = judged_against(later[0], earlier)
-    for line in summary(run_view):
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    for line in summary(run_view, is_brief=True, width=width):
         say(line)
     _write(html, render_page(run_view))
     _write(markdown, comment(run_view))
@@ -348,8 +363,8 @@ def say_beside(run_views: Sequence[RunView]) -> None:
 
 @baseline_commands.command()
 def accept(
-    run: Annotated[str, typer.Argument(help="A run file or id")],
-    reason: Annotated[str, typer.Option(help="Why; stored with the numbers")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run file or id")],
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; stored with the numbers")],
     select: Selected = None,
     baselines: BaselinesOption = None,
     *,
@@ -357,9 +372,9 @@ def accept(
         bool, typer.Option("--allow-dirty", help="Also of a changed tree: code in no commit")
     ] = False,
 ) -> None:
-    """Make what ended ok of a run the baseline of its SKU; list what gets slower, and the rest.
+    """Make what ended ok of a run the baseline of its SKU, and list the rest.
 
-    Exit code 1 if nothing of it ended ok.
+    What gets slower is listed first. Exit code 1 if nothing of it ended ok.
     """
     from perfsuite.run.accept import NothingAcceptedError, refuse_changed
     from perfsuite.run.accept import accept as make_baseline
@@ -390,12 +405,15 @@ def accept(
 @baseline_commands.command()
 def reset(
     run: Annotated[
-        str, typer.Argument(metavar="[RUN]", help="A run's id; the newest that ended if left out")
+        str, typer.Argument(metavar="RUN", help="A run's id; the newest that ended if left out")
     ] = "",
     select: Selected = None,
     baselines: BaselinesOption = None,
 ) -> None:
-    """Compare later runs with this one, where there is no baseline: else the first run counts."""
+    """Compare later runs with this one where there is no baseline.
+
+    Without a reset the first run counts.
+    """
     from perfsuite.run.accept import reset as refer
 
     project = with_baselines(find_project(), baselines)
@@ -407,9 +425,9 @@ def reset(
 
 @baseline_commands.command()
 def diff(
-    before: Annotated[str, typer.Argument(metavar="[A]", help="A folder or a revision")] = "HEAD",
+    before: Annotated[str, typer.Argument(metavar="A", help="A folder or a revision")] = "HEAD",
     now: Annotated[
-        str, typer.Argument(metavar="[B]", help="Likewise; the working tree if left out")
+        str, typer.Argument(metavar="B", help="Likewise; the working tree if left out")
     ] = "",
     *,
     markdown: Annotated[bool, typer.Option("--markdown", help="A table for a review")] = False,
@@ -445,11 +463,15 @@ def diff(
 
 @baseline_commands.command()
 def show(
-    sku: Annotated[str, typer.Argument(help="As in the folder's name; all if left out")] = "",
-    variant: Annotated[str, typer.Argument(help="The id, for all that is kept of it")] = "",
+    sku: Annotated[
+        str, typer.Argument(metavar="SKU", help="As in the folder's name; all if left out")
+    ] = "",
+    variant: Annotated[
+        str, typer.Argument(metavar="VARIANT", help="The id, for all that is kept of it")
+    ] = "",
     baselines: BaselinesOption = None,
 ) -> None:
-    """Show which SKUs have baselines, what is accepted for one of them, or one entry in full."""
+    """Show which SKUs have baselines, those of one SKU, or one in full."""
     roots = with_baselines(find_project(), baselines).baselines
     if variant:
         say_entry(roots, sku, variant)

@@ -40,6 +40,7 @@ WORDS = ("slower", "worse", "faster", "better")
 # So many shifts one way in a row are no innocent steps.
 LEAST_STEPS = 3
 SPARK_WIDTH, SPARK_HEIGHT = 160, 24
+SPARK_LEAST = 0.05
 
 
 class _VariantFirst(TyperGroup):
@@ -60,11 +61,13 @@ history = typer.Typer(
 
 @history.command()
 def show(
-    variant: Annotated[str, typer.Argument(help=f"All, or {GRAMMAR}")] = "",
+    variant: Annotated[str, typer.Argument(metavar="VARIANT", help=f"All, or {GRAMMAR}")] = "",
     metric: Annotated[
         str, typer.Option(metavar="NAME", help="A metric as in reports; else the time")
     ] = "",
-    last: Annotated[int, typer.Option(min=1, help="How many runs of one variant to list")] = 30,
+    last: Annotated[
+        int, typer.Option(metavar="N", min=1, help="How many runs of one variant to list")
+    ] = 30,
     *,
     json: Annotated[bool, typer.Option("--json", help="All that is known, for programs")] = False,
 ) -> None:
@@ -133,12 +136,8 @@ def move_of(series: Series) -> Move | None:
 
 
 def answers(found: Sequence[Series], every: Iterable[str]) -> Iterator[str]:
-    """Say first how many variants moved, then what moved together since when, worse first."""
+    """Say what moved together since when, worse first, and last how many variants moved."""
     moves = [move for one in found if (move := move_of(one))]
-    counts = Counter(move.word for move in moves)
-    told = ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word])
-    runs = view.count(len({point.run for one in found for point in one.points}), "run")
-    yield f"{told or 'nothing shifted'} of {view.count(len(found), 'variant')} in {runs}"
     alike_of = grouped(
         moves, lambda m: (m.word, m.since.started, m.since.run, m.steps > 1, m.series.key.sku)
     )
@@ -154,9 +153,13 @@ def answers(found: Sequence[Series], every: Iterable[str]) -> Iterator[str]:
             how = f", in {members[0].steps} steps: a drift" if is_drift else ""
             day = view.moment(started).partition(" ")[0]
             yield (
-                f"  {each.name}: {count}{word} by {size} since {day} on {sku}{how} "
+                f"{each.name}: {count}{word} by {size} since {day} on {sku}{how} "
                 f"({commits(members[0].since)})"
             )
+    counts = Counter(move.word for move in moves)
+    told = ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word])
+    runs = view.count(len({point.run for one in found for point in one.points}), "run")
+    yield f"{told or 'nothing shifted'} of {view.count(len(found), 'variant')} in {runs}"
 
 
 @history.command("import")
@@ -186,8 +189,8 @@ def _is_stored(store: History, project: Config, name: str) -> bool:
 
 @history.command()
 def trends(
-    sku: Annotated[str, typer.Option(help="One SKU; all if left out")] = "",
-    last: Annotated[int, typer.Option(min=2, help="So many runs, the newest")] = 90,
+    sku: Annotated[str, typer.Option(metavar="SKU", help="One SKU; all if left out")] = "",
+    last: Annotated[int, typer.Option(metavar="N", min=2, help="So many runs, the newest")] = 90,
     metric: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only this metric; repeatable")
     ] = None,
@@ -380,7 +383,9 @@ def _chart(name: str, series: Series, places: Mapping[str, int]) -> dict[str, An
 def _spark(one: Series, places: dict[str, int]) -> tuple[str, str]:
     """Return a small chart's line, and the upright rules of its shifts, as SVG has them."""
     centers = [point.center or 0.0 for point in one.valid]
-    low, span = min(centers, default=0.0), (max(centers, default=0.0) - min(centers, default=0.0))
+    low, high = min(centers, default=0.0), max(centers, default=0.0)
+    span = max(high - low, SPARK_LEAST * abs(high))  # noise of less looks flat
+    low -= (span - high + low) / 2
     # A page has thousands of these: whole pixels, and no call per point.
     step, height = SPARK_WIDTH / max(1, len(places) - 1), SPARK_HEIGHT - 2
     scale = height / (span or 1.0)

@@ -164,7 +164,7 @@ def lint(
     pack: Packs = None,
     baselines: BaselinesOption = None,
 ) -> None:
-    """Say what is wrong with the baselines and exceptions, one line each; exit code 1 if any is."""
+    """Say what is wrong with baselines and exceptions; exit code 1 if anything is."""
     if baselines and not baselines.is_dir():
         raise UsageError(
             "there is no such folder of baselines", where=str(baselines), remedy="name one that is"

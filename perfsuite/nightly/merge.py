@@ -227,9 +227,9 @@ def merge(
     baselines: BaselinesOption = None,
     pack: Packs = None,
 ) -> None:
-    """Join the runs of --perf-shard into one, judge and report it; exit code 1 if it fails.
+    """Join the runs of --perf-shard into one, judge and report it.
 
-    What the shards stored in the history is not stored again.
+    Exit code 1 if it fails. What the shards stored in the history is not stored again.
     """
     from perfsuite.report.terminal import summary
     from perfsuite.run.finish import run_view_of, tell_github, write

@@ -6,7 +6,7 @@ import re
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -122,25 +122,29 @@ def bare_accounts(run: Run, config: Config) -> Mapping[str, Account]:
     return found
 
 
-def summary(run_view: RunView, *, is_verbose: bool = False, width: int = 0) -> list[str]:
+def summary(
+    run_view: RunView, *, is_verbose: bool = False, is_brief: bool = False, width: int = 0
+) -> list[str]:
     """Return the counts, what happened and why, a table of numbers, skips, and notes.
 
     ``width`` is that of a screen in characters: 0 is a file, where nothing is cut. The table has
-    the rows of the most interest; all if ``is_verbose``.
+    the rows of the most interest; all if ``is_verbose``, none that says "same" if ``is_brief``.
     """
     tally = ", ".join(f"{count} {one.word}" for one, count in run_view.tallies)
     where = run_view.run.facts.name or run_view.run.sku.slug
     counts = f"{view.count(len(run_view.variants), 'variant')} on {where}: {tally}"
     first = map(plain, filter(None, (run_view.unmeasured, counts)))
     loud = [one for one in groups_of(run_view) if not one.mark.is_quiet]
-    table = _table(run_view, width, most=None if is_verbose else MOST_ROWS)
+    told = [one for one in run_view.ran if one.shown.now != view.NOTHING]
+    if is_brief:
+        told = [one for one in told if not one.mark.is_quiet]
+    table = _table(told, width, most=None if is_verbose else MOST_ROWS)
     text = str(_texts(width).summary(run_view, loud, table))
     return [*first, *text.splitlines()]
 
 
-def _table(run_view: RunView, width: int, most: int | None) -> list[Markup]:
+def _table(told: Sequence[VariantView], width: int, most: int | None) -> list[Markup]:
     """Return one line for each variant that has a number, what needs a reader first."""
-    told = [one for one in run_view.ran if one.shown.now != view.NOTHING]
     rows = [HEADINGS, *(_row(one) for one in told[:most])]
     if width and width < WIDE:
         rows = [(*row[:3], row[-1]) for row in rows]

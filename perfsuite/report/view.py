@@ -175,7 +175,13 @@ def interval(low: float, high: float) -> str:
 
 
 def beside(found: Change) -> str:
-    """Return a change with half the width of its interval beside it: +10.48 ±0.25 %."""
+    """Return a change with half the width of its interval beside it: +10.48 ±0.25 %.
+
+    Where one side of the interval is more than twice the other, it is the interval.
+    """
+    sides = sorted((abs(found.theta - found.low), abs(found.high - found.theta)))
+    if sides[1] > 2 * sides[0]:
+        return interval(found.low, found.high)
     half = abs(found.high - found.low) / 2
     width = number(half * 100, _percent_places(half))
     return f"{change(found).removesuffix(f'{SPACE}%')} {PLUS_MINUS}{width}{SPACE}%"
