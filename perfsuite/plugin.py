@@ -338,11 +338,13 @@ class PerfSession:
 
     def pytest_report_collectionfinish(self, items: list[pytest.Item]) -> list[str]:
         """Say what others' tests are left out, and why there is nothing, where there is nothing."""
-        of = [type(each).__name__ for item in items for each in reported_by(item)]
-        count = f"perfsuite: {of.count('Variant')} variants and {of.count('ClaimInstance')} claims"
-        nothing = self._why_nothing(items) or (count if of else "")
-        told = (benchmarks_left_out(self.silenced, self.left_out), nothing)
-        return [line for line in told if line]
+        from perfsuite.report.view import count
+
+        of = [type(each) for item in items for each in reported_by(item)]
+        told = (count(of.count(Variant), "variant"), count(of.count(ClaimInstance), "claim"))
+        counted = self._why_nothing(items) or (f"perfsuite: {', '.join(told)}" if of else "")
+        left_out = benchmarks_left_out(self.silenced, self.left_out)
+        return [line for line in (left_out, counted) if line]
 
     def _why_nothing(self, items: list[pytest.Item]) -> str:
         if self.chosen is None or items:
