@@ -30,7 +30,7 @@ CASES = (
     ssm_scan.ssm_scan,
 )
 # Axes of launches small enough for a CPU; in bf16 too, to see that its tolerance holds.
-SMALL: list[tuple[perfsuite.Case, dict[str, tuple[Any, ...]]]] = [
+SMALL: list[tuple[perfsuite.Case | perfsuite.Operator, dict[str, tuple[Any, ...]]]] = [
     (
         norm.norm,
         {
@@ -117,7 +117,7 @@ def _small() -> list[Any]:
 
 @pytest.mark.parametrize(("case", "axes"), _small())
 def test_launch_is_right_on_the_cpu_and_its_mistake_refused(
-    case: perfsuite.Case, axes: dict[str, Any]
+    case: perfsuite.Case | perfsuite.Operator, axes: dict[str, Any]
 ) -> None:
     pytest.importorskip("torch")
     from perfsuite.devices.protocol import open_device
