@@ -27,9 +27,9 @@ def cases() -> tuple[perfsuite.Case | perfsuite.Claim, ...]:
         *mixed_gemm.CASES,
         *quantize_cast.CASES,
         *sparse24.CASES,
-        *fp64_emulation.CASES,
+        fp64_emulation.fp64_emulation,
         *strassen.CASES,
-        *fft_linalg.CASES,
+        fft_linalg.fft_linalg,
         *number_formats.CASES,
         *vecadd_tile.CASES,
     )
