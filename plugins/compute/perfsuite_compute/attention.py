@@ -71,9 +71,7 @@ def _memory_bytes(dtype: str, b: int, h: int, s: int, d: int, *, causal: bool, i
     tags=["attention", "fusion", "tensor-cores"],
     source="attention APIs and FlashAttention: chapter 8 of the book",
 )
-def attention(
-    rng: Any, *, dtype: str, b: int, h: int, s: int, d: int, causal: bool
-) -> tuple[Any, ...]:
+def attention(rng: Any, *, dtype: str, b: int, h: int, s: int, d: int, causal: bool) -> Any:
     """Attend b x h heads of s queries to s keys and values of width d.
 
     ``math`` is the formula as it is written, with s x s scores for each head in memory. ``sdpa``

@@ -36,9 +36,7 @@ def _memory_bytes(dtype: str, b: int, h: int, s: int, d: int, impl: str) -> int:
     source="FlashAttention-2 (arXiv:2307.08691), algorithm 2 and section 4.1: backward is 2.5 "
     "times the operations of forward, with five matrix products instead of two",
 )
-def attention_backward(
-    rng: Any, *, dtype: str, b: int, h: int, s: int, d: int, impl: str
-) -> tuple[Any, ...]:
+def attention_backward(rng: Any, *, dtype: str, b: int, h: int, s: int, d: int, impl: str) -> Any:
     """Take the gradients of q, k and v of causal attention, given that of its result.
 
     Forward is not part of the launch: its result and each query's normaliser are inputs. ``math``

@@ -12,7 +12,6 @@ from perfsuite.gpu import torch
 
 ROW_ENTRIES = 32  # of the sparse matrix
 COLUMNS = 64  # of the dense one
-_PANEL = 256
 _ROWS_AT_ONCE = 4096
 
 
@@ -23,19 +22,13 @@ def batch_of(n: int) -> int:
 
 def _work(op: str, n: int, impl: str) -> Work:
     if op == "fft":
-        size = 8 * batch_of(n) * n
-        flops = 5 * batch_of(n) * n * math.log2(n)
-        return Work(read_bytes=size, write_bytes=size, flops=flops, rate_dtype="fp32")
+        points = batch_of(n) * n
+        return Work(8 * points, 8 * points, 5 * points * math.log2(n), "fp32")
     if op == "cholesky":
         half = 8 * n * (n + 1) // 2
-        return Work(read_bytes=half, write_bytes=half, flops=n**3 / 3, rate_dtype="fp64")
+        return Work(half, half, n**3 / 3, "fp64")
     entries, dense = ROW_ENTRIES * n, 4 * n * COLUMNS
-    return Work(
-        read_bytes=8 * entries + 4 * (n + 1) + dense,
-        write_bytes=dense,
-        flops=2 * entries * COLUMNS,
-        rate_dtype="fp32",
-    )
+    return Work(8 * entries + 4 * (n + 1) + dense, dense, 2 * entries * COLUMNS, "fp32")
 
 
 def _memory_bytes(op: str, n: int, impl: str) -> int:
@@ -82,8 +75,7 @@ def fft_linalg(ctx: Any, *, op: str, n: int, impl: str) -> Workload:
     it once. Each column of a factor waits for those before it, and what can be multiplied at once
     shrinks as it goes.
     """
-    build = {"fft": _fft, "cholesky": _cholesky, "spmm": _spmm}[op]
-    return build(n, impl)
+    return {"fft": _fft, "cholesky": _cholesky, "spmm": _spmm}[op](n, impl)
 
 
 def _fft(n: int, impl: str) -> Workload:
@@ -130,7 +122,7 @@ def _cholesky(n: int, impl: str) -> Workload:
     )
 
 
-def blocked_cholesky(a: Any, panel: int = _PANEL) -> Any:
+def blocked_cholesky(a: Any, panel: int = 256) -> Any:
     """Return the lower factor of a, a panel of columns at a time."""
     lower = a.tril()
     for start in range(0, a.shape[0], panel):
@@ -157,37 +149,28 @@ def _spmm(n: int, impl: str) -> Workload:
         fn=_gathered if impl == "plain" else _spmm_library,
         make_inputs=make_inputs,
         reference=_spmm_reference,
-        wrong=_next_row,
+        # Each row starts one entry late.
+        wrong=lambda starts, columns, values, dense: _gathered(
+            starts, columns.roll(-1), values.roll(-1), dense
+        ),
     )
 
 
 def _spmm_library(starts: Any, columns: Any, values: Any, dense: Any) -> Any:
-    rows = starts.numel() - 1
-    sparse = torch.sparse_csr_tensor(
-        starts, columns, values, (rows, dense.shape[0]), check_invariants=False
-    )
+    size = (len(starts) - 1, len(dense))
+    sparse = torch.sparse_csr_tensor(starts, columns, values, size, check_invariants=False)
     return torch.mm(sparse, dense)
 
 
 def _gathered(starts: Any, columns: Any, values: Any, dense: Any) -> Any:
-    rows = torch.arange(starts.numel() - 1, device=values.device)
-    rows = rows.repeat_interleave(ROW_ENTRIES)
-    out = torch.zeros(starts.numel() - 1, dense.shape[1], device=values.device)
+    rows = torch.arange(len(starts) - 1, device=values.device).repeat_interleave(ROW_ENTRIES)
+    out = torch.zeros(len(starts) - 1, dense.shape[1], device=values.device)
     return out.index_add_(0, rows, dense.index_select(0, columns) * values[:, None])
 
 
 def _spmm_reference(starts: Any, columns: Any, values: Any, dense: Any) -> Any:
     """Sum each row's 32 products in float64, some rows at a time."""
     at_once = _ROWS_AT_ONCE * ROW_ENTRIES
-    parts = [
-        (dense[at].double() * value.double()[:, None])
-        .view(-1, ROW_ENTRIES, dense.shape[1])
-        .sum(dim=1)
-        for at, value in zip(columns.split(at_once), values.split(at_once), strict=True)
-    ]
-    return torch.cat(parts)
-
-
-def _next_row(starts: Any, columns: Any, values: Any, dense: Any) -> Any:
-    """Start each row one entry late."""
-    return _gathered(starts, columns.roll(-1), values.roll(-1), dense)
+    chunks = zip(columns.split(at_once), values.split(at_once), strict=True)
+    products = (dense[at].double() * value.double()[:, None] for at, value in chunks)
+    return torch.cat([each.view(-1, ROW_ENTRIES, COLUMNS).sum(dim=1) for each in products])

@@ -19,24 +19,14 @@ SLICES = {"int8x4": 4, "int8x6": 6, "int8x8": 8}
 # times their deviation, and the products left out are as large again. The bf16 splits stop at fp32,
 # where tensor cores truncate each of some 1500 sums: by 2**-23 at most.
 _TOLERANCE = {
-    "fp64": None,
-    "int8x4": 2.0**-21,
-    "int8x6": 2.0**-35,
-    "int8x8": 2.0**-48,
-    "bf16x3": 1e-4,
-}
+    "fp64": None, "int8x4": 2.0**-21, "int8x6": 2.0**-35, "int8x8": 2.0**-48, "bf16x3": 1e-4
+}  # fmt: skip
 _TRIED = 256  # the size that correct bits are counted at
 
 
 def _work(m: int, impl: str) -> Work:
     rate = {"fp64": "fp64", "bf16x3": "bf16"}.get(impl, "int8")
     return Work(read_bytes=16 * m * m, write_bytes=8 * m * m, flops=2 * m**3, rate_dtype=rate)
-
-
-def _memory_bytes(m: int, impl: str) -> int:
-    slices = 2 * SLICES.get(impl, 0) + 24 * (impl == "bf16x3")
-    # Slicing holds a few float64 copies; the reference eight.
-    return m * m * (3 * 8 + slices + 4 * 8 + 8 * 8)
 
 
 @perfsuite.case(
@@ -49,7 +39,10 @@ def _memory_bytes(m: int, impl: str) -> int:
     ],
     needs=[cuda()],
     work=_work,
-    memory_bytes=_memory_bytes,
+    # Slicing holds a few float64 copies; the reference eight.
+    memory_bytes=lambda m, impl: (
+        m * m * (15 * 8 + 2 * SLICES.get(impl, 0) + 24 * (impl == "bf16x3"))
+    ),
     metrics=[Metric("correct_bits", "bits", better="higher", threshold=0.01)],
     tags=["numerics", "tensor-cores"],
     ceilings={"fp64": lambda m, impl: (m, impl) == (4096, "fp64")},
@@ -90,8 +83,7 @@ def multiply_sliced(a: Any, b: Any, slices: int) -> Any:
     left, left_scale = _sliced(a, slices)
     right, right_scale = _sliced(b.t(), slices)
     # a's slices in order beside one another, b's in reverse: at any offset they pair to one sum.
-    rows = torch.cat(left, dim=1)
-    columns = torch.cat(right[::-1], dim=1)
+    rows, columns = torch.cat(left, dim=1), torch.cat(right[::-1], dim=1)
     total = torch.zeros(m, n, dtype=torch.float64, device=a.device)
     for last in reversed(range(slices)):  # the smallest first
         width = (last + 1) * k

@@ -51,7 +51,7 @@ def _work(dtype: str, direction: str, rows: int, cols: int, **_: Any) -> Work:
     tags=["fusion", "reduction"],
     source="kernel fusion: chapter 8 of the book; Liger Kernel (arXiv:2410.10989), section 3.2",
 )
-def norm(rng: Any, *, dtype: str, op: str, direction: str, rows: int, cols: int) -> tuple[Any, ...]:
+def norm(rng: Any, *, dtype: str, op: str, direction: str, rows: int, cols: int) -> Any:
     """Add a residual, normalise each row, and (``fwd_bwd``) take the gradient of both results.
 
     ``eager`` is the formula as models write it, in fp32 between two casts, and autograd's walk back
