@@ -38,12 +38,6 @@ _SMALLER = perfsuite.Beats(
 )
 
 
-def _memory_bytes(dtype: str, b: int, h: int, s: int, d: int, *, causal: bool, impl: str) -> int:
-    size = 2 if dtype == "bf16" else 4
-    scores = 3 * b * h * s * s * size if impl == "math" else 0
-    return (5 * size + 8) * b * h * s * d + scores + 4 * 8 * s * s
-
-
 # Triton's tile is for a width of 128, and for tensor cores in bf16: tf32 would not reach fp32's
 # precision.
 @perfsuite.operator(
@@ -67,7 +61,10 @@ def _memory_bytes(dtype: str, b: int, h: int, s: int, d: int, *, causal: bool, i
         4 * b * h * d * (s * (s + 1) // 2 if causal else s * s)
     ),
     rate_dtype=lambda *, dtype: dtype,
-    memory_bytes=_memory_bytes,
+    # Scores of all heads, and in float64 of one.
+    memory_bytes=lambda dtype, b, h, s, d, impl, **_: (
+        b * h * s * (d * (18 if dtype == "bf16" else 28) + 12 * s * (impl == "math")) + 32 * s * s
+    ),
     tags=["attention", "fusion", "tensor-cores"],
     source="attention APIs and FlashAttention: chapter 8 of the book",
 )

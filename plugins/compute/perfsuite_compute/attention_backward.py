@@ -14,13 +14,6 @@ from perfsuite_compute.attention import hidden
 _LARGE: dict[str, Any] = {"dtype": "bf16", "b": 2, "h": 16}
 
 
-def _memory_bytes(dtype: str, b: int, h: int, s: int, d: int, impl: str) -> int:
-    # Of the formula four arrays of scores live at a time, and two of them in fp32; five inputs,
-    # three results, what a kernel sums in fp32, and the float64 reference.
-    scores = 12 * b * h * s * s if impl == "math" else 0
-    return (8 * 2 + 4 * 3 + 8 * 4) * b * h * s * d + scores + 6 * 8 * s * s
-
-
 @perfsuite.operator(
     full=[
         {**_LARGE, "s": 1024, "d": [64, 128, 256]},
@@ -31,7 +24,11 @@ def _memory_bytes(dtype: str, b: int, h: int, s: int, d: int, impl: str) -> int:
     # scores anew, the gradients of values and of weights, and of queries and keys from it.
     flops=lambda *, b, h, s, d, **_: 10 * b * h * (s * (s + 1) // 2) * d,
     rate_dtype=lambda *, dtype: dtype,
-    memory_bytes=_memory_bytes,
+    # Five inputs, three results, what a kernel sums in fp32, and the float64 reference; of the
+    # formula four arrays of scores live at a time, and two of them in fp32.
+    memory_bytes=lambda b, h, s, d, impl, **_: (
+        b * h * s * (60 * d + 12 * s * (impl == "math")) + 6 * 8 * s * s
+    ),
     tags=["attention", "fusion", "tensor-cores"],
     source="FlashAttention-2 (arXiv:2307.08691), algorithm 2 and section 4.1: backward is 2.5 "
     "times the operations of forward, with five matrix products instead of two",

@@ -30,22 +30,6 @@ _WINDOW, _DOCUMENT = (
 )
 
 
-def pairs(mask: str, s: int) -> int:
-    """Return how many pairs of a query and a key count."""
-    if mask == "window":
-        window = s // WINDOW_PARTS
-        return window * (window + 1) // 2 + (s - window) * window
-    edges = [s * cut // 100 for cut in CUTS] if mask == "document" else [0]
-    lengths = [end - start for start, end in zip(edges, [*edges[1:], s], strict=True)]
-    return sum(length * (length + 1) // 2 for length in lengths)
-
-
-def _memory_bytes(dtype: str, mask: str, h: int, s: int, impl: str) -> int:
-    size = 2 if dtype == "bf16" else 4
-    scores = h * s * s * (2 * size + 2 * 4) if (mask, impl) == ("softcap", "masked") else 0
-    return h * s * D * (5 * size + 8) + s * s * (4 * 8 + 4) + scores
-
-
 @perfsuite.operator(
     nightly=[
         {**_LARGE, "mask": "window", "s": 8192},
@@ -61,9 +45,14 @@ def _memory_bytes(dtype: str, mask: str, h: int, s: int, impl: str) -> int:
         {"dtype": "fp32", "mask": "window", "h": 2, "s": 256, "impl": "masked"},
     ],
     needs=[cuda().when(dtype="bf16"), arch("sm_80+").when(dtype="bf16")],
-    flops=lambda *, mask, h, s, **_: 4 * h * D * pairs(mask, s),
+    # Of the pairs that count: from the first key that a query sees to its own.
+    flops=lambda *, mask, h, s: (
+        4 * h * D * (s * (s + 1) // 2 - int(first_keys(mask, s, "cpu").sum()))
+    ),
     rate_dtype=lambda *, dtype: dtype,
-    memory_bytes=_memory_bytes,
+    memory_bytes=lambda dtype, mask, h, s, impl: (
+        h * s * (D * 28 + 16 * s * ((mask, impl) == ("softcap", "masked"))) + 36 * s * s
+    ),
     tags=["attention", "fusion", "tensor-cores"],
     source="attention variants: chapter 8 of the book; FlexAttention (arXiv:2412.05496)",
 )

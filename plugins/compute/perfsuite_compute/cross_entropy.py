@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -81,7 +81,7 @@ def _reference(x: Any, weight: Any, target: Any) -> tuple[Any, ...]:
     wide, rows = weight.double(), x.shape[0]
     loss, dx = wide.new_zeros(()), torch.empty(x.shape, dtype=wide.dtype, device=x.device)
     dweight = torch.zeros_like(wide)
-    for _, part in _parts(rows, _REFERENCE_ROWS):
+    for part in _parts(rows, _REFERENCE_ROWS):
         tokens, right = x[part].double(), torch.arange(x[part].shape[0], device=x.device)
         logits = tokens @ wide.T
         normaliser = logits.logsumexp(1)
@@ -99,7 +99,7 @@ def _loss(x: Any, weight: Any, target: Any) -> Any:
 
 
 @cross_entropy.impl
-def _eager(x: Any, weight: Any, target: Any, loss_of: Any = _loss) -> tuple[Any, ...]:
+def _eager(x: Any, weight: Any, target: Any, loss_of: Any = _loss) -> Any:
     leaves = [each.detach().requires_grad_() for each in (x, weight)]
     with torch.enable_grad():
         loss = loss_of(leaves[0], leaves[1], target)
@@ -115,44 +115,29 @@ def _compile(ctx: Any) -> Any:
 Step = Callable[[Any, Any, Any, float], Any]
 
 
-def _in_chunks(
-    step: Step, x: Any, weight: Any, target: Any, *, moves: bool = True
-) -> tuple[Any, ...]:
+def _in_chunks(step: Step, x: Any, weight: Any, target: Any, *, moves: bool = True) -> Any:
     """Go through the tokens in chunks, or hold each against the targets of the first."""
-    rows, vocab = -(-x.shape[0] // CHUNKS), weight.shape[0]
+    rows, vocab = -(-len(x) // CHUNKS), len(weight)
     dx, dweight = torch.empty_like(x), torch.empty_like(weight)
-    losses = torch.empty(x.shape[0], dtype=torch.float32, device=x.device)
+    losses = torch.empty(len(x), dtype=torch.float32, device=x.device)
     room = x.new_empty(rows, -(-vocab // LINE) * LINE)
-    for start, part in _parts(x.shape[0], rows):
+    # There are fast kernels for the words that fill whole vectors; the others follow.
+    chunks, all_words = _parts(len(x), rows), _parts(vocab, vocab // VECTOR * VECTOR)
+    for part in chunks:
         tokens = x[part]
-        logits = room[: tokens.shape[0], :vocab]
-        for words in _words(vocab):
+        logits = room[: len(tokens), :vocab]
+        for words in all_words:
             torch.mm(tokens, weight[words].T, out=logits[:, words])
-        against = target[part] if moves else target[: tokens.shape[0]]
-        grad = step(logits, against, losses[part], 1 / x.shape[0])
-        for words in _words(vocab):
-            _product(grad[:, words], weight[words], dx[part], adds=words.start > 0)
-            _product(grad[:, words].T, tokens, dweight[words], adds=start > 0)
+        against = target[part if moves else chunks[0]][: len(tokens)]
+        grad = step(logits, against, losses[part], 1 / len(x))
+        for words in all_words:
+            dx[part].addmm_(grad[:, words], weight[words], beta=int(words.start > 0))
+            dweight[words].addmm_(grad[:, words].T, tokens, beta=int(part.start > 0))
     return losses.sum(), dx, dweight
 
 
-def _product(a: Any, b: Any, out: Any, *, adds: bool) -> None:
-    """Write the product of a and b to out, or add it."""
-    if adds:
-        out.addmm_(a, b)
-    else:
-        torch.mm(a, b, out=out)
-
-
-def _words(vocab: int) -> list[slice]:
-    """Return the words that fill whole vectors, for which there are fast kernels, and the rest."""
-    whole = vocab // VECTOR * VECTOR
-    return [each for each in (slice(0, whole), slice(whole, vocab)) if each.start < each.stop]
-
-
-def _parts(count: int, step: int) -> Iterator[tuple[int, slice]]:
-    for start in range(0, count, step):
-        yield start, slice(start, min(count, start + step))
+def _parts(count: int, step: int) -> list[slice]:
+    return [slice(start, min(count, start + step)) for start in range(0, count, step)]
 
 
 def _by_torch(logits: Any, target: Any, losses: Any, factor: float) -> Any:
@@ -165,12 +150,12 @@ def _by_torch(logits: Any, target: Any, losses: Any, factor: float) -> Any:
 
 
 @cross_entropy.wrong
-def _against_the_first_targets(*inputs: Any) -> tuple[Any, ...]:
+def _against_the_first_targets(*inputs: Any) -> Any:
     return _in_chunks(_by_torch, *inputs, moves=False)
 
 
 @cross_entropy.impl
-def _chunked(*inputs: Any) -> tuple[Any, ...]:
+def _chunked(*inputs: Any) -> Any:
     return _in_chunks(_by_torch, *inputs)
 
 

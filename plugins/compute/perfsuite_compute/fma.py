@@ -16,14 +16,11 @@ THREADS, CHAINS = 256, 4
 _ELEMENTS = {"cuda": 2**22, "torch": 2**12}
 
 
-def _work(steps: int, impl: str) -> Work:
-    n = _ELEMENTS[impl]
-    return Work(read_bytes=4 * n, write_bytes=4 * n, flops=2 * steps * n, rate_dtype="fp32")
-
-
 @perfsuite.operator(
     smoke=[{"steps": 256, "impl": "torch"}, {"steps": 4096, "impl": "cuda"}],
-    work=_work,
+    work=lambda steps, impl: Work(
+        4 * _ELEMENTS[impl], 4 * _ELEMENTS[impl], 2 * steps * _ELEMENTS[impl], "fp32"
+    ),
     # Rounding errors shrink by SCALE with each step: at most 2**-24 / (1 - SCALE) of the value.
     tolerance=1e-4,
     tags=["cuda-cores"],

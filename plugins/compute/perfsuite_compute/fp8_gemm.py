@@ -14,12 +14,8 @@ _LARGEST = 448.0  # of float8_e4m3fn
 def _work(m: int, n: int, k: int, impl: str) -> Work:
     size = 2 if impl == "bf16" else 1
     scales = {"bf16": 0, "fp8_tensorwise": 2, "fp8_rowwise": m + n}[impl]
-    return Work(
-        read_bytes=size * (m * k + k * n) + 4 * scales,
-        write_bytes=2 * m * n,
-        flops=2 * m * n * k,
-        rate_dtype="bf16" if impl == "bf16" else "fp8",
-    )
+    rate = "bf16" if impl == "bf16" else "fp8"
+    return Work(size * (m * k + k * n) + 4 * scales, 2 * m * n, 2 * m * n * k, rate)
 
 
 @perfsuite.operator(

@@ -23,7 +23,7 @@ def _work(dtype: str, direction: str, rows: int, cols: int, **_: Any) -> Work:
     # Forward: x and residual in, their sum and its norm out. Backward: the two gradients and the
     # sum in, one gradient out. Weights are thousands of times smaller and left out.
     both = direction == "fwd_bwd"
-    return Work(read_bytes=(5 if both else 2) * array, write_bytes=(3 if both else 2) * array)
+    return Work((5 if both else 2) * array, (3 if both else 2) * array)
 
 
 @perfsuite.operator(
@@ -76,26 +76,23 @@ def norm(rng: Any, *, dtype: str, op: str, direction: str, rows: int, cols: int)
 Way = Callable[..., Any]
 
 
-def _forward(normed: Way, x: Any, residual: Any, weight: Any, bias: Any) -> tuple[Any, Any]:
+def _forward(normed: Way, x: Any, residual: Any, weight: Any, bias: Any = None) -> Any:
     total = x + residual
     return normed(total, weight, bias), total
 
 
-def _walked(
-    both: Way, x: Any, residual: Any, weight: Any, bias: Any, *grads: Any, op: str
-) -> tuple[Any, ...]:
+def _walked(both: Way, x: Any, residual: Any, weight: Any, bias: Any, *grads: Any, op: str) -> Any:
     """Add, normalise and, given gradients, walk back by autograd."""
-    given = [x, weight, *([bias] if op == "layer" else [])]
-    if not grads:
-        return tuple(both(x, residual, weight, bias if op == "layer" else None))
-    leaves = [each.detach().requires_grad_() for each in given]
-    with torch.enable_grad():
-        y, total = both(leaves[0], residual, leaves[1], leaves[2] if op == "layer" else None)
-    return y.detach(), total.detach(), *torch.autograd.grad((y, total), leaves, grads)
+    given = (x, weight, bias) if op == "layer" else (x, weight)
+    leaves = [each.detach().requires_grad_(bool(grads)) for each in given]
+    with torch.set_grad_enabled(bool(grads)):
+        y, total = both(leaves[0], residual, *leaves[1:])
+    found = torch.autograd.grad((y, total), leaves, grads) if grads else ()
+    return y.detach(), total.detach(), *found
 
 
 @norm.reference
-def _reference(*inputs: Any, op: str) -> tuple[Any, ...]:
+def _reference(*inputs: Any, op: str) -> Any:
     """Return the definition in float64: what is left of the mean, over its root mean square."""
 
     def normed(h: Any, weight: Any, bias: Any | None) -> Any:
@@ -132,12 +129,12 @@ def _by_library(h: Any, weight: Any, bias: Any | None) -> Any:
 
 
 @norm.impl
-def _eager(*inputs: Any, op: str) -> tuple[Any, ...]:
+def _eager(*inputs: Any, op: str) -> Any:
     return _walked(partial(_forward, _as_written), *inputs, op=op)
 
 
 @norm.impl
-def _torch(*inputs: Any, op: str) -> tuple[Any, ...]:
+def _torch(*inputs: Any, op: str) -> Any:
     return _walked(partial(_forward, _by_library), *inputs, op=op)
 
 
@@ -153,19 +150,15 @@ def _torch(*inputs: Any, op: str) -> tuple[Any, ...]:
         needs=(cuda(),),
     ),
 )
-def _triton(ctx: Any, *, op: str) -> Way:
+def _triton(ctx: Any, *, op: str, direction: str) -> Way:
     from perfsuite_compute import norm_triton
 
     how: dict[str, Any] = {"eps": EPS, "centred": op == "layer"}
     programs = norm_triton.PROGRAMS_PER_SM * sm_count(ctx.place)
-
-    def launch(x: Any, residual: Any, weight: Any, bias: Any, *grads: Any) -> Any:
-        given = (x, residual, weight, bias)
-        if not grads:
-            return norm_triton.forward(*given, **how)
-        return norm_triton.train(*given, grads, **how, programs=programs)
-
-    return launch
+    if direction == "fwd":
+        return partial(norm_triton.forward, **how)
+    train: Way = partial(norm_triton.train, **how, programs=programs)
+    return lambda x, residual, weight, bias, *grads: train(x, residual, weight, bias, grads)
 
 
 @norm.impl(needs=_ON_GPU, tier="full")

@@ -88,11 +88,3 @@ def test_launch_is_right_on_the_cpu_and_its_mistake_refused(
     workload = case.build(device.context(3), **axes)
     assert isinstance(workload, perfsuite.Workload)
     assert check(device, workload, seed=3).known_error is not None
-
-
-@pytest.mark.parametrize("mask", ["window", "document", "softcap"])
-@pytest.mark.parametrize("s", [8, 100, 203])
-def test_pairs_are_those_of_the_mask(mask: str, s: int) -> None:
-    pytest.importorskip("torch")
-    first = attention_mask.first_keys(mask, s, "cpu")
-    assert attention_mask.pairs(mask, s) == sum(i + 1 - int(first[i]) for i in range(s))
