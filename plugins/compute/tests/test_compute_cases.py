@@ -13,13 +13,8 @@ import pytest
 import perfsuite
 from perfsuite.packs.load import load_pack
 
-LOADED = load_pack("compute", "module:perfsuite_compute@")
-CASES, CLAIMS = LOADED.cases, LOADED.claims
+CASES = load_pack("compute", "module:perfsuite_compute@").cases
 Axes = dict[str, Any]
-
-
-def _bindings(case: perfsuite.Case, *tiers: str) -> list[dict[str, Any]]:
-    return [dict(axes) for tier, axes in case.points if not tiers or tier in tiers]
 
 
 def _check(workload: perfsuite.Workload) -> float | None:
