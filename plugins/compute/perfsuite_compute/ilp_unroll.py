@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite import Claim, Workload, cuda
+from perfsuite import Claim, Work, Workload, cuda
 from perfsuite.gpu import sm_count
 
 SOURCE = Path(__file__).with_name("ilp_unroll.cu")
@@ -34,6 +34,8 @@ N = 132 * THREADS * 8
         {"n": N, "chains": 8, "unroll": 1},
     ],
     needs=[cuda()],
+    # The numbers are read and written once; each of their steps is two operations.
+    work=lambda n, **_: Work(4 * n, 4 * n, 2 * STEPS * n, "fp32"),
     cold=False,
     tags=["cuda-cores", "ilp"],
     source="V. Volkov, 'Understanding Latency Hiding on GPUs' (2016); loop unrolling and ILP: "
@@ -62,8 +64,6 @@ def ilp_unroll(ctx: Any, *, n: int, chains: int, unroll: int) -> Workload:
         reference=lambda x, y: reference(x),
         wrong=wrong,
         tolerance=TOLERANCE,
-        flops=2 * STEPS * n,  # each of a number's steps is two operations
-        rate_dtype="fp32",
     )
 
 
