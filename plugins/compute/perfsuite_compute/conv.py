@@ -102,22 +102,20 @@ def _reference(x: Any, weight: Any, *, layer: str) -> Any:
     return torch.cat(parts).view(len(x), of.filters, of.out, of.out)
 
 
-def _convolve(x: Any, weight: Any, of: Layer) -> Any:
-    padding = of.kernel // 2
-    return torch.nn.functional.conv2d(x, weight, stride=of.stride, padding=padding)
+def _convolve(x: Any, weight: Any, layer: str) -> Any:
+    stride, padding = LAYERS[layer].stride, LAYERS[layer].kernel // 2
+    return torch.nn.functional.conv2d(x, weight, stride=stride, padding=padding)
 
 
-@conv.wrong
-def _turned(x: Any, weight: Any, *, layer: str) -> Any:
-    """Convolve as mathematicians write it, with the kernel turned round."""
-    return _convolve(x, weight.flip(2, 3), LAYERS[layer])
+# A convolution as mathematicians write it, with the kernel turned round.
+conv.wrong(lambda x, weight, *, layer: _convolve(x, weight.flip(2, 3), layer))
 
 
 @conv.impl
 def _nchw(ctx: Any, *, dtype: str, layer: str) -> Any:
     torch.backends.cudnn.allow_tf32 = dtype == "tf32"
     torch.backends.cudnn.benchmark = False
-    return partial(_convolve, of=LAYERS[layer])
+    return partial(_convolve, layer=layer)
 
 
 conv.impl(

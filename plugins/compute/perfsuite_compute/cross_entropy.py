@@ -22,8 +22,8 @@ _ON_GPU = (cuda(), package("triton"))
 
 def _memory_bytes(dtype: str, tokens: int, width: int, vocab: int, impl: str) -> int:
     size = 2 if dtype == "bf16" else 4
-    rows = tokens if impl in ("eager", "compile") else -(-tokens // CHUNKS)
     # Logits and gradient in the dtype and in fp32, and one of each more on the way back.
+    rows = tokens if impl in ("eager", "compile") else -(-tokens // CHUNKS)
     logits = rows * vocab * (3 * size + 3 * 4)
     reference = 8 * (3 * min(tokens, _REFERENCE_ROWS) * vocab + 3 * vocab * width)
     return logits + reference + (tokens + vocab) * width * 3 * size
@@ -149,14 +149,8 @@ def _by_torch(logits: Any, target: Any, losses: Any, factor: float) -> Any:
     return shares.mul_(factor).to(logits.dtype)
 
 
-@cross_entropy.wrong
-def _against_the_first_targets(*inputs: Any) -> Any:
-    return _in_chunks(_by_torch, *inputs, moves=False)
-
-
-@cross_entropy.impl
-def _chunked(*inputs: Any) -> Any:
-    return _in_chunks(_by_torch, *inputs)
+cross_entropy.wrong(partial(_in_chunks, _by_torch, moves=False))
+cross_entropy.impl(partial(_in_chunks, _by_torch), name="chunked")
 
 
 @cross_entropy.impl(

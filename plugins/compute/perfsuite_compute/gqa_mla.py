@@ -113,18 +113,13 @@ gqa_mla.impl(_attend, name="sdpa")
 
 
 @gqa_mla.impl
-def _torch(ctx: Any, *, kind: str) -> Any:
-    def latent(q: Any, cache: Any, out: Any) -> Any:
-        scores = q @ cache.mT * MLA_SCALE
-        shares = scores.softmax(-1, dtype=torch.float32).to(q.dtype)
-        return shares @ cache[..., : out.shape[-1]]
-
-    def repeated(q: Any, k: Any, v: Any, out: Any) -> Any:
+def _torch(q: Any, k: Any, *rest: Any, kind: str) -> Any:
+    if kind != "mla":
         group = q.shape[1] // k.shape[1]
-        k, v = (each.repeat_interleave(group, dim=1) for each in (k, v))
-        return _attend(q, k, v, out)
-
-    return latent if kind == "mla" else repeated
+        k, v = (each.repeat_interleave(group, dim=1) for each in (k, rest[0]))
+        return _attend(q, k, v, rest[1])
+    shares = (q @ k.mT * MLA_SCALE).softmax(-1, dtype=torch.float32).to(q.dtype)
+    return shares @ k[..., : rest[0].shape[-1]]
 
 
 @gqa_mla.impl(

@@ -44,9 +44,7 @@ def _work(dtype: str, direction: str, rows: int, cols: int, **_: Any) -> Work:
     work=_work,
     # Inputs, outputs and temporaries, some of them fp32, and the float64 reference with what
     # autograd keeps.
-    memory_bytes=lambda dtype, rows, cols, **_: (
-        rows * cols * ((16 if dtype == "bf16" else 32) + 6 * 4 + 12 * 8)
-    ),
+    memory_bytes=lambda dtype, rows, cols, **_: rows * cols * (136 if dtype == "bf16" else 152),
     metrics=[perfsuite.KERNELS],
     tags=["fusion", "reduction"],
     source="kernel fusion: chapter 8 of the book; Liger Kernel (arXiv:2410.10989), section 3.2",
@@ -128,14 +126,9 @@ def _by_library(h: Any, weight: Any, bias: Any | None) -> Any:
     return functional.layer_norm(h, weight.shape, weight, bias, EPS)
 
 
-@norm.impl
-def _eager(*inputs: Any, op: str) -> Any:
-    return _walked(partial(_forward, _as_written), *inputs, op=op)
-
-
-@norm.impl
-def _torch(*inputs: Any, op: str) -> Any:
-    return _walked(partial(_forward, _by_library), *inputs, op=op)
+_torch = partial(_walked, partial(_forward, _by_library))
+norm.impl(partial(_walked, partial(_forward, _as_written)), name="eager")
+norm.impl(_torch, name="torch")
 
 
 @norm.impl(
