@@ -2,82 +2,73 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import perfsuite
-from perfsuite import Claim, Work, Workload, arch, cuda, package
+from perfsuite import arch, cuda, package
+from perfsuite.gpu import DTYPES, torch
 
-_DTYPES = {"bf16": ("bfloat16", 2), "fp32": ("float32", 4)}
-# Triton's tile is for tensor cores in bf16; tf32 would not reach fp32's precision.
-_IMPLS = {"bf16": ("math", "sdpa", "cudnn", "triton"), "fp32": ("math", "sdpa")}
-_WIDTH, _LENGTH = 128, 4096
-_REFERENCE_BYTES = 2**30
-
-
-def _is_asked(dtype: str, b: int, h: int, s: int, d: int, *, causal: bool, impl: str) -> bool:
-    # Other widths by the libraries alone, at one length: Triton's tile is for a width of 128.
-    is_usual = d == _WIDTH or (s == _LENGTH and impl != "triton")
-    return impl in _IMPLS[dtype] and is_usual
-
-
-def _work(dtype: str, b: int, h: int, s: int, d: int, *, causal: bool, impl: str) -> Work:
-    size = _DTYPES[dtype][1]
-    pairs = s * (s + 1) // 2 if causal else s * s
-    return Work(
-        read_bytes=3 * size * b * h * s * d,
-        write_bytes=size * b * h * s * d,
-        # Two products, each a multiplication and an addition for every pair of query and key.
-        flops=4 * b * h * pairs * d,
-        rate_dtype=dtype,
-    )
-
-
-def _memory_bytes(dtype: str, b: int, h: int, s: int, d: int, *, causal: bool, impl: str) -> int:
-    size = _DTYPES[dtype][1]
-    scores = b * h * s * s * size if impl == "math" else 0
-    reference = 8 * s * s * _heads_at_once(b * h, s)
-    return (5 * size + 8) * b * h * s * d + 3 * scores + 3 * reference
+_SMALL: dict[str, Any] = {"b": 1, "h": 8, "s": 512, "d": 128}
+_LARGE: dict[str, Any] = {"dtype": "bf16", "b": 4, "h": 32}
+_BY_LIBRARIES = ["math", "sdpa", "cudnn"]
+_FASTER = perfsuite.Beats(
+    "math",
+    2.0,
+    # Quoted for optimised baselines on A100; third-party charts of H100, fp16, head 128 have 139
+    # TFLOP/s for standard attention and 370 for FlashAttention-2, a ratio of 2.7.
+    "FlashAttention-2 (arXiv:2307.08691), abstract: FlashAttention's speed-up is 2-4 times over "
+    "optimised baselines; the lower end is asked for",
+    at={"b": 4, "s": (2048, 4096, 8192), "d": 128},
+    needs=(cuda(),),
+)
+# triton's result is among its inputs, and so counted for nothing.
+_SMALLER = perfsuite.Beats(
+    "math",
+    20.0,
+    "README of Dao-AILab/flash-attention: 10 times less memory than standard attention at a "
+    "length of 2048, 20 times at 4096",
+    at={"b": 4, "s": (4096, 8192), "d": 128},
+    needs=(cuda(),),
+    metric="peak_bytes",
+    name="attention_memory",
+)
 
 
-def _heads_at_once(heads: int, s: int) -> int:
-    return min(heads, max(1, _REFERENCE_BYTES // (8 * s * s)))
-
-
-@perfsuite.case(
-    axes={
-        "dtype": ["bf16"],
-        "b": [4],
-        "h": [32],
-        "s": [_LENGTH],
-        "d": [_WIDTH],
-        "causal": [False, True],
-        "impl": ["math", "sdpa", "cudnn", "triton"],
-    },
-    smoke={"dtype": ["fp32", "bf16"], "b": [1], "h": [8], "s": [512]},
-    full={"s": [2048, _LENGTH, 8192], "d": [64, _WIDTH, 256]},
-    only=_is_asked,
-    full_only=[
-        {"s": [512], "causal": [False]},
-        {"s": [512], "impl": ["math", "cudnn"]},
-        {"causal": [False], "impl": ["math", "sdpa"]},
+# Triton's tile is for a width of 128, and for tensor cores in bf16: tf32 would not reach fp32's
+# precision.
+@perfsuite.operator(
+    smoke=[
+        {"dtype": ["fp32", "bf16"], **_SMALL, "causal": True, "impl": "sdpa"},
+        {"dtype": "bf16", **_SMALL, "causal": True, "impl": "triton"},
     ],
-    needs=(
-        package("torch"),
-        package("triton").when(impl="triton"),
-        cuda().when(dtype="bf16"),
-        arch("sm_80+").when(dtype="bf16"),
-        arch("sm_90+").when(impl="triton"),
+    nightly=[
+        {**_LARGE, "s": 4096, "d": 128, "causal": True},
+        {**_LARGE, "s": 4096, "d": 128, "causal": False, "impl": ["cudnn", "triton"]},
+    ],
+    full=[
+        {**_LARGE, "s": [2048, 4096, 8192], "d": 128, "causal": [False, True]},
+        {**_LARGE, "s": 4096, "d": [64, 256], "causal": [False, True], "impl": _BY_LIBRARIES},
+        {"dtype": "bf16", **_SMALL, "causal": [False, True]},
+        {"dtype": "fp32", **_SMALL, "causal": [False, True], "impl": ["math", "sdpa"]},
+    ],
+    needs=[cuda().when(dtype="bf16"), arch("sm_80+").when(dtype="bf16")],
+    # Two products, each a multiplication and an addition for every pair of query and key.
+    flops=lambda *, b, h, s, d, causal, **_: (
+        4 * b * h * d * (s * (s + 1) // 2 if causal else s * s)
     ),
-    work=_work,
-    memory_bytes=_memory_bytes,
+    rate_dtype=lambda *, dtype: dtype,
+    # Scores of all heads, and in float64 of one.
+    memory_bytes=lambda dtype, b, h, s, d, impl, **_: (
+        b * h * s * (d * (18 if dtype == "bf16" else 28) + 12 * s * (impl == "math")) + 32 * s * s
+    ),
     tags=["attention", "fusion", "tensor-cores"],
     source="attention APIs and FlashAttention: chapter 8 of the book",
 )
-def attention(
-    ctx: Any, dtype: str, b: int, h: int, s: int, d: int, *, causal: bool, impl: str
-) -> Workload:
+def attention(rng: Any, *, dtype: str, b: int, h: int, s: int, d: int, causal: bool) -> Any:
     """Attend b x h heads of s queries to s keys and values of width d.
 
     ``math`` is the formula as it is written, with s x s scores for each head in memory. ``sdpa``
@@ -88,138 +79,68 @@ def attention(
     specialisation: a block's softmax and its products take turns, and only other blocks' overlap.
     With ``causal`` a query sees the keys up to its own, and the work is that of the pairs it sees.
     """
-    import torch
-
-    torch.backends.cuda.matmul.allow_tf32 = False
-    name = _DTYPES[dtype][0]
-
-    def make_inputs(rng: Any) -> tuple[Any, ...]:
-        return (
-            *(rng.randn(b, h, s, d, dtype=name) for _ in range(3)),
-            rng.empty(b, h, s, d, dtype=name),
-        )
-
-    return Workload(
-        fn=_launch_of(impl, causal=causal),
-        make_inputs=make_inputs,
-        reference=_reference_of(causal=causal),
-        wrong=_launch_math(hidden_from=2) if causal else _launch_math(scale=1.0),
-    )
+    given = (rng.randn(b, h, s, d, dtype=DTYPES[dtype]) for _ in range(3))
+    return *given, rng.empty(b, h, s, d, dtype=DTYPES[dtype])
 
 
-def _launch_of(impl: str, *, causal: bool) -> Callable[..., Any]:
-    if impl == "math":
-        return _launch_math(hidden_from=1 if causal else None)
-    if impl in ("sdpa", "cudnn"):
-        return _launch_sdpa(impl, causal=causal)
-    from perfsuite_compute.attention_triton import attention as kernel
-
-    def launch(q: Any, k: Any, v: Any, out: Any) -> None:
-        kernel(q, k, v, out, causal=causal)
-
-    return launch
+def hidden(s: int, place: Any, first: int = 1) -> Any:
+    """Return which keys a query does not see: those that are ``first`` or more after it."""
+    return torch.ones(s, s, dtype=torch.bool, device=place).triu(first)
 
 
-def _launch_math(
-    *, hidden_from: int | None = None, scale: float | None = None
-) -> Callable[..., Any]:
-    """Return the plain formula; a query sees no key ``hidden_from`` or more after its own.
-
-    ``hidden_from=2`` (a mask off by one) and ``scale=1.0`` (no scale) are the negative controls.
-    """
-    import torch
-
-    def launch(q: Any, k: Any, v: Any, out: Any) -> Any:
-        factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-        scores = q @ k.transpose(-2, -1) * factor
-        if hidden_from is not None:
-            ones = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device)
-            scores = scores.masked_fill(ones.triu(hidden_from), -math.inf)
-        return scores.softmax(dim=-1) @ v
-
-    return launch
+def attend64(q: Any, k: Any, v: Any, out_of_sight: Any, bend: Any = None) -> Any:
+    """Return attention in float64, one head at a time, with its scores bent."""
+    result = torch.empty(q.shape, dtype=torch.float64, device=q.device)
+    for at in itertools.product(*map(range, q.shape[:2])):
+        scores = (q[at].double() @ k[at].double().mT).div_(q.shape[-1] ** 0.5)
+        scores = bend(scores) if bend else scores
+        scores.masked_fill_(out_of_sight, -math.inf)
+        weights = scores.sub_(scores.logsumexp(-1, keepdim=True)).exp_()
+        torch.mm(weights, v[at].double(), out=result[at])
+    return result
 
 
-def _launch_sdpa(impl: str, *, causal: bool) -> Callable[..., Any]:
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.nn.functional import scaled_dot_product_attention
-
-    kernels = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
-    if impl == "cudnn":
-        kernels = [SDPBackend.CUDNN_ATTENTION]
-
-    def launch(q: Any, k: Any, v: Any, out: Any) -> Any:
-        with sdpa_kernel(kernels):
-            return scaled_dot_product_attention(q, k, v, is_causal=causal)
-
-    return launch
+@attention.reference
+def _reference(q: Any, k: Any, v: Any, out: Any, *, causal: bool) -> Any:
+    s = q.shape[2]
+    return attend64(q, k, v, hidden(s, q.device, 1 if causal else s))
 
 
-def _reference_of(*, causal: bool) -> Callable[..., Any]:
-    """Return attention in float64, some heads at a time."""
-    import torch
-
-    def reference(q: Any, k: Any, v: Any, out: Any) -> Any:
-        s, d = q.shape[-2:]
-        result = torch.empty(q.shape, dtype=torch.float64, device=q.device)
-        flat = [x.reshape(-1, s, d) for x in (q, k, v, result)]
-        step = _heads_at_once(flat[0].shape[0], s)
-        later = (
-            torch.arange(s, device=q.device)[None, :] > torch.arange(s, device=q.device)[:, None]
-        )
-        for start in range(0, flat[0].shape[0], step):
-            part = slice(start, start + step)
-            scores = torch.bmm(flat[0][part].double(), flat[1][part].double().mT).div_(d**0.5)
-            if causal:
-                scores.masked_fill_(later, -math.inf)
-            weights = scores.sub_(scores.logsumexp(-1, keepdim=True)).exp_()
-            torch.bmm(weights, flat[2][part].double(), out=flat[3][part])
-        return result
-
-    return reference
+@attention.impl
+def _math(q: Any, k: Any, v: Any, out: Any, *, causal: bool, first: int = 1) -> Any:
+    scores = q @ k.mT * (1 / math.sqrt(q.shape[-1]))
+    if causal:
+        scores = scores.masked_fill(hidden(q.shape[2], q.device, first), -math.inf)
+    return scores.softmax(dim=-1) @ v
 
 
-# Quoted for optimised baselines on A100; third-party charts of H100, fp16, head 128 have 139
-# TFLOP/s for standard attention and 370 for FlashAttention-2, a ratio of 2.7.
-_PAPER = (
-    "FlashAttention-2 (arXiv:2307.08691), abstract: FlashAttention's speed-up is 2-4 times over "
-    "optimised baselines; the lower end is asked for"
+@attention.wrong
+def _masks_off_by_one_or_forgets_scale(q: Any, k: Any, v: Any, out: Any, *, causal: bool) -> Any:
+    return _math(q if causal else q * q.shape[-1] ** 0.5, k, v, out, causal=causal, first=2)
+
+
+def _fused(*kernels: str) -> Callable[..., Any]:
+    def build(ctx: Any, *, causal: bool) -> Callable[..., Any]:
+        of = torch.nn.attention
+        allowed = [getattr(of.SDPBackend, each) for each in kernels]
+
+        def launch(q: Any, k: Any, v: Any, out: Any) -> Any:
+            with of.sdpa_kernel(allowed):
+                return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+        return launch
+
+    return build
+
+
+attention.impl(
+    _fused("FLASH_ATTENTION", "EFFICIENT_ATTENTION"), name="sdpa", beats=[_FASTER, _SMALLER]
 )
-CASES: tuple[perfsuite.Case | Claim, ...] = (
-    attention,
-    *(
-        Claim(
-            name=f"attention_{impl}",
-            case="attention",
-            faster={"impl": impl},
-            than={"impl": "math"},
-            by=2.0,
-            at={
-                "dtype": ("bf16",),
-                "b": (4,),
-                "h": (32,),
-                "s": (2048, _LENGTH, 8192),
-                "d": (_WIDTH,),
-            },
-            needs=(cuda(),),
-            source=_PAPER,
-        )
-        for impl in ("sdpa", "cudnn", "triton")
-    ),
-    *(
-        Claim(
-            name=f"attention_memory_{impl}",
-            case="attention",
-            faster={"impl": impl},
-            than={"impl": "math"},
-            by=20.0,
-            metric="peak_bytes",
-            at={"dtype": ("bf16",), "b": (4,), "h": (32,), "s": (_LENGTH, 8192), "d": (_WIDTH,)},
-            needs=(cuda(),),
-            source="README of Dao-AILab/flash-attention: 10 times less memory than standard "
-            "attention at a length of 2048, 20 times at 4096",
-        )
-        # triton's result is among its inputs, and so counted for nothing.
-        for impl in ("sdpa", "cudnn")
-    ),
-)
+attention.impl(_fused("CUDNN_ATTENTION"), name="cudnn", beats=[_FASTER, _SMALLER])
+
+
+@attention.impl(needs=[cuda(), package("triton"), arch("sm_90+")], beats=_FASTER)
+def _triton(ctx: Any, *, causal: bool) -> Callable[..., Any]:
+    from perfsuite_compute.attention_triton import attention as launch
+
+    return partial(launch, causal=causal)

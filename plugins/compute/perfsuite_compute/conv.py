@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import perfsuite
-from perfsuite import Claim, Work, Workload, arch, cuda, package
+from perfsuite import Claim, arch, cuda
+from perfsuite.gpu import DTYPES, torch
 
-_DTYPES = {"bf16": ("bfloat16", 2), "tf32": ("float32", 4), "fp32": ("float32", 4)}
 _REFERENCE_IMAGES = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """A convolution of square images: channels in and out, image, kernel, stride; padding keeps."""
+class Layer(NamedTuple):
+    """A convolution of square images; its padding keeps their size, but for the stride."""
 
     channels: int
     filters: int
@@ -24,14 +22,14 @@ class Layer:
     stride: int = 1
 
     @property
-    def padding(self) -> int:
-        """Pixels added on each side."""
-        return self.kernel // 2
+    def weights(self) -> int:
+        """The length of a filter."""
+        return self.channels * self.kernel**2
 
     @property
     def out(self) -> int:
         """The result's height and width."""
-        return (self.image + 2 * self.padding - self.kernel) // self.stride + 1
+        return -(-self.image // self.stride)
 
 
 # ResNet-50 (arXiv:1512.03385, table 1): its first layer has 3 channels, no multiple of a vector.
@@ -42,72 +40,41 @@ LAYERS = {
     "conv4": Layer(256, 256, 14, 3),
     "tiny": Layer(8, 16, 15, 3),
 }
-_NIGHTLY = {
-    ("stem", "bf16"): ("channels_last",),
-    ("conv2", "fp32"): ("nchw",),
-    ("conv2", "tf32"): ("nchw",),
-    ("conv2", "bf16"): ("nchw", "channels_last"),
-    ("conv4", "tf32"): ("nchw",),
-    ("conv4", "bf16"): ("nchw", "channels_last"),
-}
-
-
-def _is_asked(dtype: str, layer: str, n: int, impl: str) -> bool:
-    return layer in ("conv3", "tiny") or impl in _NIGHTLY.get((layer, dtype), ())
-
-
-def _elements(layer: str, n: int) -> tuple[int, int, int]:
-    """Return how many numbers the images, the weight and the result have."""
-    of = LAYERS[layer]
-    weight = of.filters * of.channels * of.kernel**2
-    return n * of.channels * of.image**2, weight, n * of.filters * of.out**2
-
-
-def _work(dtype: str, layer: str, n: int, impl: str) -> Work:
-    size = _DTYPES[dtype][1]
-    images, weight, result = _elements(layer, n)
-    of = LAYERS[layer]
-    return Work(
-        read_bytes=(images + weight) * size,
-        write_bytes=result * size,
-        flops=2 * result * of.channels * of.kernel**2,
-        rate_dtype=dtype,
-    )
 
 
 def _memory_bytes(dtype: str, layer: str, n: int, impl: str) -> int:
-    images, weight, result = _elements(layer, n)
     of = LAYERS[layer]
-    patches = min(n, _REFERENCE_IMAGES) * of.out**2 * of.channels * of.kernel**2
+    given = n * of.channels * of.image**2 + of.filters * of.weights
+    result = n * of.filters * of.out**2
+    patches = min(n, _REFERENCE_IMAGES) * of.out**2 * of.weights
     # Twice each for a library that turns them round.
-    return 2 * (images + weight + result) * _DTYPES[dtype][1] + 8 * (result + 2 * patches)
+    return 2 * (given + result) * (2 if dtype == "bf16" else 4) + 16 * (result + patches)
 
 
-@perfsuite.case(
-    axes={
-        "dtype": ["fp32", "tf32", "bf16"],
-        "layer": ["stem", "conv2", "conv4"],
-        "n": [256],
-        "impl": ["nchw", "channels_last"],
-    },
-    smoke={"dtype": ["fp32"], "layer": ["tiny"], "n": [2]},
-    full={"layer": ["stem", "conv2", "conv3", "conv4"]},
-    only=_is_asked,
-    full_only=[
-        {"dtype": ["tf32"]},
-        {"layer": ["conv4", "tiny"], "impl": ["nchw"]},
+@perfsuite.operator(
+    smoke={"dtype": "fp32", "layer": "tiny", "n": 2, "impl": "channels_last"},
+    nightly=[
+        {"dtype": "bf16", "layer": ["conv2", "conv4", "stem"], "n": 256, "impl": "channels_last"},
+        {"dtype": ["fp32", "bf16"], "layer": "conv2", "n": 256, "impl": "nchw"},
     ],
-    needs=(
-        package("torch"),
-        cuda().when(dtype=("tf32", "bf16")),
-        arch("sm_80+").when(dtype=("tf32", "bf16")),
+    full=[
+        {"dtype": ["fp32", "tf32", "bf16"], "layer": "conv3", "n": 256},
+        {"dtype": "tf32", "layer": ["conv2", "conv4"], "n": 256, "impl": "nchw"},
+        {"dtype": "bf16", "layer": "conv4", "n": 256, "impl": "nchw"},
+        {"dtype": "fp32", "layer": "tiny", "n": 2, "impl": "nchw"},
+    ],
+    needs=[need.when(dtype=("tf32", "bf16")) for need in (cuda(), arch("sm_80+"))],
+    flops=lambda *, layer, n: (
+        2 * n * LAYERS[layer].filters * LAYERS[layer].out ** 2 * LAYERS[layer].weights
     ),
-    work=_work,
+    rate_dtype=lambda *, dtype: dtype,
+    # tf32 has 10 bits of mantissa in 4-byte numbers.
+    tolerance=lambda *, dtype: 1e-3 if dtype == "tf32" else None,
     memory_bytes=_memory_bytes,
     tags=["convolution", "tensor-cores", "library"],
     source="PyTorch tutorial, Channels Last Memory Format; ResNet (arXiv:1512.03385), table 1",
 )
-def conv(ctx: Any, dtype: str, layer: str, n: int, impl: str) -> Workload:
+def conv(rng: Any, *, dtype: str, layer: str, n: int, impl: str) -> tuple[Any, ...]:
     """Convolve n images with one layer of ResNet-50, forward, by PyTorch (cuDNN).
 
     ``nchw`` is PyTorch's layout, a plane for each channel, ``channels_last`` has a pixel's
@@ -117,77 +84,60 @@ def conv(ctx: Any, dtype: str, layer: str, n: int, impl: str) -> Workload:
     stays far from the ceiling: its three channels are 6 bytes a pixel, less than the 16 that the
     tensor cores' kernels load at once, and its products, 147 deep, fill no whole steps of theirs.
     """
-    import torch
+    of, form = LAYERS[layer], torch.contiguous_format if impl == "nchw" else torch.channels_last
+    shapes = ((n, of.channels, of.image), (of.filters, of.channels, of.kernel))
+    given = (rng.randn(*shape, shape[-1], dtype=DTYPES[dtype]) for shape in shapes)
+    return tuple(each.contiguous(memory_format=form) for each in given)
 
+
+@conv.reference
+def _reference(x: Any, weight: Any, *, layer: str) -> Any:
+    """Return the convolution as a matrix product of patches, some images at a time."""
+    of, flat = LAYERS[layer], weight.double().reshape(len(weight), -1)
+    unfold = partial(
+        torch.nn.functional.unfold,
+        kernel_size=of.kernel, padding=of.kernel // 2, stride=of.stride,
+    )  # fmt: skip
+    parts = [flat @ unfold(part.double()) for part in x.split(_REFERENCE_IMAGES)]
+    return torch.cat(parts).view(len(x), of.filters, of.out, of.out)
+
+
+def _convolve(x: Any, weight: Any, layer: str) -> Any:
+    stride, padding = LAYERS[layer].stride, LAYERS[layer].kernel // 2
+    return torch.nn.functional.conv2d(x, weight, stride=stride, padding=padding)
+
+
+# A convolution as mathematicians write it, with the kernel turned round.
+conv.wrong(lambda x, weight, *, layer: _convolve(x, weight.flip(2, 3), layer))
+
+
+@conv.impl
+def _nchw(ctx: Any, *, dtype: str, layer: str) -> Any:
     torch.backends.cudnn.allow_tf32 = dtype == "tf32"
     torch.backends.cudnn.benchmark = False
-    name, of = _DTYPES[dtype][0], LAYERS[layer]
-    form = torch.channels_last if impl == "channels_last" else torch.contiguous_format
-
-    def make_inputs(rng: Any) -> tuple[Any, ...]:
-        shapes = ((n, of.channels, of.image), (of.filters, of.channels, of.kernel))
-        given = (rng.randn(*shape, shape[-1], dtype=name) for shape in shapes)
-        x, weight = (each.contiguous(memory_format=form) for each in given)
-        return x, weight
-
-    def launch(x: Any, weight: Any) -> Any:
-        return torch.nn.functional.conv2d(x, weight, stride=of.stride, padding=of.padding)
-
-    return Workload(
-        fn=launch,
-        make_inputs=make_inputs,
-        reference=_reference_of(of),
-        # A convolution as mathematicians write it, with the kernel turned round.
-        wrong=lambda x, weight: launch(x, weight.flip(2, 3)),
-        # tf32 has 10 bits of mantissa in 4-byte numbers.
-        tolerance=1e-3 if dtype == "tf32" else None,
-    )
+    return partial(_convolve, layer=layer)
 
 
-def _reference_of(of: Layer) -> Callable[..., Any]:
-    """Return the convolution as a matrix product of patches in float64, some images at a time."""
-    import torch
-    from torch.nn.functional import unfold
-
-    def reference(x: Any, weight: Any) -> Any:
-        flat = weight.double().reshape(of.filters, -1)
-        shape = (x.shape[0], of.filters, of.out, of.out)
-        result = torch.empty(shape, dtype=torch.float64, device=x.device)
-        for start in range(0, x.shape[0], _REFERENCE_IMAGES):
-            part = x[start : start + _REFERENCE_IMAGES].double()
-            patches = unfold(part, of.kernel, padding=of.padding, stride=of.stride)
-            result[start : start + _REFERENCE_IMAGES] = (flat @ patches).reshape(-1, *shape[1:])
-        return result
-
-    return reference
-
-
-CASES: tuple[perfsuite.Case | Claim, ...] = (
-    conv,
-    Claim(
-        name="conv_channels_last",
-        case="conv",
-        faster={"impl": "channels_last"},
-        than={"impl": "nchw"},
-        by=1.08,
-        at={"dtype": ("bf16",), "layer": ("conv2", "conv4")},
+conv.impl(
+    _nchw,
+    name="channels_last",
+    beats=perfsuite.Beats(
+        "nchw",
+        1.08,
+        "PyTorch tutorial, Channels Last Memory Format: training is 8 to 35 % faster over many "
+        "models on tensor cores, 22 % for ResNet-50; the least of these is asked for",
+        at={"dtype": "bf16", "layer": ("conv2", "conv4")},
         needs=(cuda(),),
-        source=(
-            "PyTorch tutorial, Channels Last Memory Format: training is 8 to 35 % faster over many "
-            "models on tensor cores, 22 % for ResNet-50; the least of these is asked for"
-        ),
     ),
-    Claim(
-        name="conv_tensor_cores",
-        case="conv",
-        faster={"dtype": "bf16", "impl": "channels_last"},
-        than={"dtype": "fp32", "impl": "nchw"},
-        by=4.0,
-        at={"layer": ("conv2",)},
-        needs=(cuda(), arch("sm_90")),
-        source=(
-            "H200 datasheet: 989.5 TFLOP/s in bf16 against 67 in fp32, 14.8; less, since half the "
-            "bytes remain to be moved and tensor cores reach a smaller share of their peak"
-        ),
-    ),
+)
+TENSOR_CORES = Claim(
+    name="conv_tensor_cores",
+    case="conv",
+    faster={"dtype": "bf16", "impl": "channels_last"},
+    than={"dtype": "fp32", "impl": "nchw"},
+    by=4.0,
+    at={"layer": ("conv2",)},
+    needs=(cuda(), arch("sm_90")),
+    source="H200 datasheet: 989.5 TFLOP/s in bf16 against 67 in fp32, 14.8; less, since half the "
+    "bytes remain to be moved and tensor cores reach a smaller share of their peak",
 )

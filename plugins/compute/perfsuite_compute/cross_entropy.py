@@ -2,77 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import perfsuite
-from perfsuite import Claim, Work, Workload, cuda, package
+from perfsuite import cuda, package
+from perfsuite.gpu import DTYPES, compiled, torch
 
-_DTYPES = {"bf16": ("bfloat16", 2), "fp32": ("float32", 4)}
-_IMPLS = ("eager", "chunked", "triton")
-GPT2_VOCAB, VOCAB, _WIDE_VOCAB = 50257, 65536, 131072
+_SMALL: dict[str, Any] = {"dtype": "fp32", "tokens": 64, "width": 64, "vocab": 1000}
+_LARGE: dict[str, Any] = {"dtype": "bf16", "tokens": 2048, "width": 2048}
 # Logits of half of the tokens live at a time: fewer would read the weight's gradient oftener.
 CHUNKS = 2
 # Rows of logits are whole lines of memory apart, and products of whole vectors of them.
 LINE, VECTOR = 64, 8
 _REFERENCE_ROWS = 512
-
-
-def _is_asked(dtype: str, tokens: int, width: int, vocab: int, impl: str) -> bool:
-    return vocab != GPT2_VOCAB or impl != "chunked"
-
-
-def _work(dtype: str, tokens: int, width: int, vocab: int, impl: str) -> Work:
-    size = _DTYPES[dtype][1]
-    moved = (tokens + vocab) * width * size
-    return Work(
-        read_bytes=moved + 8 * tokens,
-        write_bytes=moved + 4,
-        # The logits, the gradient of the tokens and that of the weight: three products.
-        flops=6 * tokens * width * vocab,
-        rate_dtype=dtype,
-    )
+_ON_GPU = (cuda(), package("triton"))
 
 
 def _memory_bytes(dtype: str, tokens: int, width: int, vocab: int, impl: str) -> int:
-    size = _DTYPES[dtype][1]
-    rows = tokens if impl in ("eager", "compile") else -(-tokens // CHUNKS)
+    size = 2 if dtype == "bf16" else 4
     # Logits and gradient in the dtype and in fp32, and one of each more on the way back.
+    rows = tokens if impl in ("eager", "compile") else -(-tokens // CHUNKS)
     logits = rows * vocab * (3 * size + 3 * 4)
     reference = 8 * (3 * min(tokens, _REFERENCE_ROWS) * vocab + 3 * vocab * width)
     return logits + reference + (tokens + vocab) * width * 3 * size
 
 
-@perfsuite.case(
-    axes={
-        "dtype": ["bf16"],
-        "tokens": [2048],
-        "width": [2048],
-        "vocab": [GPT2_VOCAB, VOCAB],
-        "impl": list(_IMPLS),
-    },
-    smoke={
-        "dtype": ["fp32"],
-        "tokens": [64],
-        "width": [64],
-        "vocab": [1000],
-        "impl": ["eager", "chunked"],
-    },
-    full={"vocab": [GPT2_VOCAB, VOCAB, _WIDE_VOCAB], "impl": [*_IMPLS, "compile"]},
-    only=_is_asked,
-    full_only=[{"vocab": [GPT2_VOCAB, 1000], "impl": ["eager"]}],
-    needs=(
-        package("torch"),
-        package("triton").when(impl=("triton", "compile")),
-        cuda().when(impl=("triton", "compile")),
-        cuda().when(dtype="bf16"),
-    ),
-    work=_work,
+@perfsuite.operator(
+    smoke={**_SMALL, "impl": "chunked"},
+    nightly=[
+        {**_LARGE, "vocab": 65536, "impl": ["eager", "chunked", "triton"]},
+        {**_LARGE, "vocab": 50257, "impl": "triton"},
+    ],
+    full=[
+        {**_LARGE, "vocab": [65536, 131072]},
+        {**_LARGE, "vocab": 50257, "impl": ["eager", "compile"]},
+        {**_SMALL, "impl": "eager"},
+    ],
+    needs=[cuda().when(dtype="bf16")],
+    # The logits, the gradient of the tokens and that of the weight: three products.
+    flops=lambda *, tokens, width, vocab: 6 * tokens * width * vocab,
+    rate_dtype=lambda *, dtype: dtype,
+    # The loss is fp32 whatever the logits are.
+    tolerance=lambda *, dtype: None if dtype == "fp32" else 1e-2,
     memory_bytes=_memory_bytes,
     tags=["fusion", "memory"],
     source="training memory: chapter 9 of the book; Liger Kernel (arXiv:2410.10989), section 3.2",
 )
-def cross_entropy(ctx: Any, dtype: str, tokens: int, width: int, vocab: int, impl: str) -> Workload:
+def cross_entropy(rng: Any, *, dtype: str, tokens: int, width: int, vocab: int) -> tuple[Any, ...]:
     """Take the mean cross-entropy of ``tokens`` rows against a vocabulary, and both gradients.
 
     ``eager`` holds all logits, once more in fp32, and their gradients; ``compile`` is the same
@@ -87,136 +65,23 @@ def cross_entropy(ctx: Any, dtype: str, tokens: int, width: int, vocab: int, imp
     On an H200 ``triton`` takes 2.4 ms for 65,536 words, 84 % of the rate of bf16 products, and as
     long as cuBLAS takes for three products of random matrices of these sizes alone (2.44 ms).
     """
-    import torch
-
-    torch.backends.cuda.matmul.allow_tf32 = False
-    name = _DTYPES[dtype][0]
-
-    def make_inputs(rng: Any) -> tuple[Any, ...]:
-        # Logits of variance 1 to 4, as of a model that has begun to learn: of one variance the loss
-        # would hardly depend on the data. The last word is a target, or its gradient is next to 0.
-        x, weight = rng.randn(tokens, width, dtype=name), rng.randn(vocab, width, dtype=name)
-        weight.mul_(width**-0.5 * (1 + rng.rand(1, dtype=name)))
-        target = rng.randint(0, vocab, tokens, dtype="int64")
-        target[-1] = vocab - 1
-        return x, weight, target
-
-    return Workload(
-        fn=_launch_of(impl),
-        make_inputs=make_inputs,
-        reference=_reference,
-        wrong=_chunked(_by_torch, moves=False),
-        # The loss is fp32 whatever the logits are.
-        tolerance=None if dtype == "fp32" else 1e-2,
-    )
+    name = DTYPES[dtype]
+    # Logits of variance 1, as of a model that has begun to learn: how far it has come is another
+    # number in all data, or their losses would differ by less than bf16 tells apart.
+    x, weight = rng.randn(tokens, width, dtype=name), rng.randn(vocab, width, dtype=name)
+    weight.mul_(width**-0.5)
+    target = rng.randint(0, vocab, tokens, dtype="int64")
+    target[-1] = vocab - 1  # else the last word's gradient is too small to be missed
+    return x.addcmul_(weight[target], 8 * rng.rand(1, dtype=name)), weight, target
 
 
-def _launch_of(impl: str) -> Callable[..., tuple[Any, ...]]:
-    from perfsuite_compute.compiling import compiled
-
-    if impl in ("chunked", "triton"):
-        return _chunked(_by_torch if impl == "chunked" else _by_triton)
-    return _walked(compiled(_loss) if impl == "compile" else _loss)
-
-
-def _loss(x: Any, weight: Any, target: Any) -> Any:
-    from torch.nn import functional
-
-    return functional.cross_entropy(functional.linear(x, weight).float(), target)
-
-
-def _walked(loss_of: Callable[[Any, Any, Any], Any]) -> Callable[..., tuple[Any, ...]]:
-    """Return the launch that takes the loss, and its gradients by autograd."""
-    import torch
-
-    def launch(x: Any, weight: Any, target: Any) -> tuple[Any, ...]:
-        leaves = [each.detach().requires_grad_() for each in (x, weight)]
-        with torch.enable_grad():
-            loss = loss_of(leaves[0], leaves[1], target)
-        return loss.detach(), *torch.autograd.grad(loss, leaves)
-
-    return launch
-
-
-# Returns the gradient of some logits, which may lie where they were, and adds to the losses.
-Step = Callable[[Any, Any, Any, float], Any]
-
-
-def _chunked(step: Step, *, moves: bool = True) -> Callable[..., tuple[Any, ...]]:
-    """Return the launch that goes through the tokens in chunks.
-
-    Without ``moves`` each chunk is held against the targets of the first: the negative control.
-    """
-
-    def launch(x: Any, weight: Any, target: Any) -> tuple[Any, ...]:
-        import torch
-
-        rows, vocab = -(-x.shape[0] // CHUNKS), weight.shape[0]
-        dx, dweight = torch.empty_like(x), torch.empty_like(weight)
-        losses = torch.empty(x.shape[0], dtype=torch.float32, device=x.device)
-        room = x.new_empty(rows, -(-vocab // LINE) * LINE)
-        for start, part in _parts(x.shape[0], rows):
-            tokens = x[part]
-            logits = room[: tokens.shape[0], :vocab]
-            for words in _words(vocab):
-                torch.mm(tokens, weight[words].T, out=logits[:, words])
-            against = target[part] if moves else target[: tokens.shape[0]]
-            grad = step(logits, against, losses[part], 1 / x.shape[0])
-            for words in _words(vocab):
-                _product(grad[:, words], weight[words], dx[part], adds=words.start > 0)
-                _product(grad[:, words].T, tokens, dweight[words], adds=start > 0)
-        return losses.sum(), dx, dweight
-
-    return launch
-
-
-def _words(vocab: int) -> list[slice]:
-    """Return the words that fill whole vectors, for which there are fast kernels, and the rest."""
-    whole = vocab // VECTOR * VECTOR
-    return [each for each in (slice(0, whole), slice(whole, vocab)) if each.start < each.stop]
-
-
-def _product(a: Any, b: Any, out: Any, *, adds: bool) -> None:
-    """Write the product of a and b to out, or add it."""
-    import torch
-
-    if adds:
-        out.addmm_(a, b)
-    else:
-        torch.mm(a, b, out=out)
-
-
-def _parts(count: int, step: int) -> Iterator[tuple[int, slice]]:
-    for start in range(0, count, step):
-        yield start, slice(start, min(count, start + step))
-
-
-def _by_torch(logits: Any, target: Any, losses: Any, factor: float) -> Any:
-    import torch
-
-    log_shares = torch.log_softmax(logits.float(), dim=1)
-    at = target[:, None]
-    losses.copy_(log_shares.gather(1, at)[:, 0] * -factor)
-    shares = log_shares.exp_()
-    shares.scatter_add_(1, at, torch.full_like(at, -1, dtype=shares.dtype))
-    return shares.mul_(factor).to(logits.dtype)
-
-
-def _by_triton(logits: Any, target: Any, losses: Any, factor: float) -> Any:
-    from perfsuite_compute import cross_entropy_triton
-
-    cross_entropy_triton.cross_entropy(logits, target, losses, factor=factor)
-    return logits
-
-
+@cross_entropy.reference
 def _reference(x: Any, weight: Any, target: Any) -> tuple[Any, ...]:
     """Return loss and gradients in float64, some tokens at a time."""
-    import torch
-
     wide, rows = weight.double(), x.shape[0]
     loss, dx = wide.new_zeros(()), torch.empty(x.shape, dtype=wide.dtype, device=x.device)
     dweight = torch.zeros_like(wide)
-    for _, part in _parts(rows, _REFERENCE_ROWS):
+    for part in _parts(rows, _REFERENCE_ROWS):
         tokens, right = x[part].double(), torch.arange(x[part].shape[0], device=x.device)
         logits = tokens @ wide.T
         normaliser = logits.logsumexp(1)
@@ -228,18 +93,84 @@ def _reference(x: Any, weight: Any, target: Any) -> tuple[Any, ...]:
     return loss, dx, dweight
 
 
-CASES: tuple[perfsuite.Case | Claim, ...] = (
-    cross_entropy,
-    Claim(
-        name="fused_loss_memory",
-        case="cross_entropy",
-        faster={"impl": "triton"},
-        than={"impl": "eager"},
-        by=2.5,
-        metric="peak_bytes",
-        at={"dtype": ("bf16",), "vocab": (VOCAB, _WIDE_VOCAB)},
+def _loss(x: Any, weight: Any, target: Any) -> Any:
+    functional = torch.nn.functional
+    return functional.cross_entropy(functional.linear(x, weight).float(), target)
+
+
+@cross_entropy.impl
+def _eager(x: Any, weight: Any, target: Any, loss_of: Any = _loss) -> Any:
+    leaves = [each.detach().requires_grad_() for each in (x, weight)]
+    with torch.enable_grad():
+        loss = loss_of(leaves[0], leaves[1], target)
+    return loss.detach(), *torch.autograd.grad(loss, leaves)
+
+
+@cross_entropy.impl(needs=_ON_GPU, tier="full")
+def _compile(ctx: Any) -> Any:
+    return partial(_eager, loss_of=compiled(_loss))
+
+
+# Returns the gradient of some logits, which may lie where they were, and adds to the losses.
+Step = Callable[[Any, Any, Any, float], Any]
+
+
+def _in_chunks(step: Step, x: Any, weight: Any, target: Any, *, moves: bool = True) -> Any:
+    """Go through the tokens in chunks, or hold each against the targets of the first."""
+    rows, vocab = -(-len(x) // CHUNKS), len(weight)
+    dx, dweight = torch.empty_like(x), torch.empty_like(weight)
+    losses = torch.empty(len(x), dtype=torch.float32, device=x.device)
+    room = x.new_empty(rows, -(-vocab // LINE) * LINE)
+    # There are fast kernels for the words that fill whole vectors; the others follow.
+    chunks, all_words = _parts(len(x), rows), _parts(vocab, vocab // VECTOR * VECTOR)
+    for part in chunks:
+        tokens = x[part]
+        logits = room[: len(tokens), :vocab]
+        for words in all_words:
+            torch.mm(tokens, weight[words].T, out=logits[:, words])
+        against = target[part if moves else chunks[0]][: len(tokens)]
+        grad = step(logits, against, losses[part], 1 / len(x))
+        for words in all_words:
+            dx[part].addmm_(grad[:, words], weight[words], beta=int(words.start > 0))
+            dweight[words].addmm_(grad[:, words].T, tokens, beta=int(part.start > 0))
+    return losses.sum(), dx, dweight
+
+
+def _parts(count: int, step: int) -> list[slice]:
+    return [slice(start, min(count, start + step)) for start in range(0, count, step)]
+
+
+def _by_torch(logits: Any, target: Any, losses: Any, factor: float) -> Any:
+    log_shares = torch.log_softmax(logits.float(), dim=1)
+    at = target[:, None]
+    losses.copy_(log_shares.gather(1, at)[:, 0] * -factor)
+    shares = log_shares.exp_()
+    shares.scatter_add_(1, at, torch.full_like(at, -1, dtype=shares.dtype))
+    return shares.mul_(factor).to(logits.dtype)
+
+
+cross_entropy.wrong(partial(_in_chunks, _by_torch, moves=False))
+cross_entropy.impl(partial(_in_chunks, _by_torch), name="chunked")
+
+
+@cross_entropy.impl(
+    needs=_ON_GPU,
+    beats=perfsuite.Beats(
+        "eager",
+        2.5,
+        "Liger Kernel (arXiv:2410.10989): 60 % less memory over whole trainings, a ratio of 2.5, "
+        "most of it by this loss",
+        at={"dtype": "bf16", "vocab": (65536, 131072)},
         needs=(cuda(),),
-        source="Liger Kernel (arXiv:2410.10989): 60 % less memory over whole trainings, a ratio of "
-        "2.5, most of it by this loss",
+        metric="peak_bytes",
+        name="fused_loss_memory",
     ),
 )
+def _triton(ctx: Any) -> Any:
+    from perfsuite_compute.cross_entropy_triton import cross_entropy as launch
+
+    def step(logits: Any, target: Any, losses: Any, factor: float) -> Any:
+        launch(logits, target, losses, factor=factor)
+        return logits
+
+    return partial(_in_chunks, step)

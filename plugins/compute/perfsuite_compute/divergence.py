@@ -2,50 +2,38 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite import Claim, Workload, cuda, package
+from perfsuite import cuda
 
 SOURCE = Path(__file__).with_name("divergence.cu")
 THREADS, ITEMS, ROUNDS = 256, 8, 1024
-N = 2**22
-ODD_N = N - 37
 # Numerical Recipes, chapter 7.1, and the sequence of C's rand.
 SEQUENCES = ((1664525, 1013904223), (1103515245, 12345))
-# One item in so many has work where work is rare.
-RARE = 32
 _MASK = 2**32 - 1
 _PATHS = "CUDA C++ Programming Guide, 'SIMT Architecture': a warp that diverges executes each path"
 
 
-def _is_asked(n: int, data: str, impl: str) -> bool:
-    if n == ODD_N:
-        return (data, impl) == ("mixed", "compacted")
-    return data != "sorted" or impl == "branchy"
-
-
-def _memory_bytes(n: int, data: str, impl: str) -> int:
+@perfsuite.operator(
+    smoke={"n": 2**22 - 37, "data": "mixed", "impl": "compacted"},
+    nightly=[
+        {"n": 2**22, "data": "mixed"},
+        {"n": 2**22, "data": "rare", "impl": ["branchy", "compacted"]},
+        {"n": 2**22, "data": "sorted", "impl": "branchy"},
+    ],
+    full={"n": 2**22, "data": "rare", "impl": "predicated"},
+    needs=[cuda()],
     # Kinds, input and output, and what the reference makes of them in 64 bits.
-    return n * (1 + 4 + 4 + 4 * 8)
-
-
-@perfsuite.case(
-    axes={
-        "n": [N, ODD_N],
-        "data": ["mixed", "sorted", "rare"],
-        "impl": ["branchy", "predicated", "compacted"],
-    },
-    smoke={"n": [ODD_N]},
-    only=_is_asked,
-    full_only=[{"data": ["rare"], "impl": ["predicated"]}],
-    needs=(package("torch"), cuda()),
-    memory_bytes=_memory_bytes,
+    memory_bytes=lambda n, data, impl: n * (1 + 4 + 4 + 4 * 8),
+    flops=None,  # no rate of such operations is known
+    tolerance=0.0,
     tags=["divergence"],
     source="warp divergence: AI Systems Performance Engineering, chapters 6 and 8",
 )
-def divergence(ctx: Any, n: int, data: str, impl: str) -> Workload:
+def divergence(rng: Any, *, n: int, data: str) -> tuple[Any, ...]:
     """Take n whole numbers through 1024 rounds each, by one of two rules or by none.
 
     ``mixed`` has the two rules at random, half and half; ``sorted`` the same with all of one before
@@ -56,26 +44,38 @@ def divergence(ctx: Any, n: int, data: str, impl: str) -> Workload:
     is exact arithmetic modulo 2**32, so results are compared to the bit; no rate of such operations
     is known, so that no work is stated.
     """
-    kernel = ctx.load_cuda(SOURCE, f"take_{impl}", options=cuda_options())
-    blocks = -(-n // (THREADS * (ITEMS if impl == "compacted" else 1)))
+    if data == "rare":  # one item in 32 has work
+        kinds = (rng.randint(0, 32, n, dtype="uint8") == 0).byte()
+    else:
+        kinds = rng.randint(1, 3, n, dtype="uint8")
+    if data == "sorted":
+        kinds = kinds.sort().values
+    return kinds, rng.randint(-(2**31), 2**31 - 1, n), rng.empty(n, dtype="int32")
 
-    def wrong(kinds: Any, x: Any, y: Any) -> None:
-        # The last warp of the first rule's is not full, and its items are dropped.
-        _reference(kinds, x, y)
-        last = (kinds == 1).nonzero()[-1]
-        y[last] = x[last]
 
-    return Workload(
-        fn=lambda kinds, x, y: kernel(blocks, THREADS, kinds, x, y, n),
-        make_inputs=lambda rng: (
-            _kinds(rng, n, data),
-            rng.randint(-(2**31), 2**31 - 1, n),
-            rng.empty(n, dtype="int32"),
-        ),
-        reference=lambda kinds, x, y: _reference(kinds, x, y.clone()),
-        wrong=wrong,
-        tolerance=0.0,
-    )
+@divergence.reference
+def _reference(kinds: Any, x: Any, y: Any) -> Any:
+    """Return the closed form of the rounds: by squaring, as a rule twice is again a rule."""
+    result = x.clone()
+    for kind, rule in enumerate(SEQUENCES, start=1):
+        factor, shift = rule
+        left, now = ROUNDS, x[kinds == kind].long() & _MASK
+        while left:
+            if left & 1:
+                # A product beyond 63 bits wraps modulo 2**64, which leaves its low 32 bits right.
+                now = (now * factor + shift) & _MASK
+            factor, shift = factor * factor & _MASK, (factor + 1) * shift & _MASK
+            left >>= 1
+        result[kinds == kind] = (now - ((now >> 31) << 32)).int()
+    return result
+
+
+@divergence.wrong
+def _drops_items(kinds: Any, x: Any, y: Any) -> Any:
+    """Leave the last item of the first rule, whose last warp is not full, as it came."""
+    result, last = _reference(kinds, x, y), (kinds == 1).nonzero()[-1]
+    result[last] = x[last]
+    return result
 
 
 def cuda_options() -> tuple[str, ...]:
@@ -88,51 +88,31 @@ def cuda_options() -> tuple[str, ...]:
     return (f"-DTHREADS={THREADS}", f"-DITEMS={ITEMS}", f"-DROUNDS={ROUNDS}", *constants)
 
 
-def _kinds(rng: Any, n: int, data: str) -> Any:
-    if data == "rare":
-        return (rng.randint(0, RARE, n, dtype="uint8") == 0).byte()
-    kinds = rng.randint(1, 3, n, dtype="uint8")
-    return kinds.sort().values if data == "sorted" else kinds
+def _launch(ctx: Any, *, n: int, impl: str) -> Any:
+    kernel = ctx.load_cuda(SOURCE, f"take_{impl}", options=cuda_options())
+    blocks = -(-n // (THREADS * (ITEMS if impl == "compacted" else 1)))
+    return lambda kinds, x, y: kernel(blocks, THREADS, kinds, x, y, n)
 
 
-def _reference(kinds: Any, x: Any, y: Any) -> Any:
-    """Write the closed form of the rounds to y: by squaring, as a rule twice is again a rule."""
-    y.copy_(x)
-    for kind, rule in enumerate(SEQUENCES, start=1):
-        factor, shift = rule
-        left, now = ROUNDS, x[kinds == kind].long() & _MASK
-        while left:
-            if left & 1:
-                # A product beyond 63 bits wraps modulo 2**64, which leaves its low 32 bits right.
-                now = (now * factor + shift) & _MASK
-            factor, shift = factor * factor & _MASK, (factor + 1) * shift & _MASK
-            left >>= 1
-        y[kinds == kind] = (now - ((now >> 31) << 32)).int()
-    return y
-
-
-CASES: tuple[perfsuite.Case | Claim, ...] = (
-    divergence,
-    Claim(
-        name="predicated_paths",
-        case="divergence",
-        faster={"impl": "predicated"},
-        than={"impl": "branchy"},
-        by=1.6,
-        at={"n": (N,), "data": ("mixed",)},
-        needs=(cuda(),),
-        source=f"{_PATHS}, so that two of equal length take twice as long as one; 1.6 is asked for",
+_than_branches = partial(perfsuite.Beats, "branchy", needs=(cuda(),))
+divergence.impl(_launch, name="branchy")
+divergence.impl(
+    _launch,
+    name="predicated",
+    beats=_than_branches(
+        1.6,
+        f"{_PATHS}, so that two of equal length take twice as long as one; 1.6 is asked for",
+        at={"n": 2**22, "data": "mixed"},
     ),
-    Claim(
-        name="compacted_paths",
-        case="divergence",
-        faster={"impl": "compacted"},
-        than={"impl": "branchy"},
-        by=4.0,
-        at={"n": (N,), "data": ("rare",)},
-        needs=(cuda(),),
-        source=f"{_PATHS}; with one item in 32, 1 - (31 / 32)**32 = 64 % of warps have one and "
-        "take its path, where a 32nd would do: a ratio of 20, of which sorting and memory take "
-        "their part; four is asked for",
+)
+divergence.impl(
+    _launch,
+    name="compacted",
+    beats=_than_branches(
+        4.0,
+        f"{_PATHS}; with one item in 32, 1 - (31 / 32)**32 = 64 % of warps have one and take its "
+        "path, where a 32nd would do: a ratio of 20, of which sorting and memory take their part; "
+        "four is asked for",
+        at={"n": 2**22, "data": "rare"},
     ),
 )

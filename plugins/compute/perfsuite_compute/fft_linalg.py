@@ -7,41 +7,28 @@ from collections.abc import Callable
 from typing import Any
 
 import perfsuite
-from perfsuite import Work, Workload, cuda, package
+from perfsuite import Work, Workload, cuda
+from perfsuite.gpu import torch
 
-# Sizes by operation; odd ones are prime (fft) or of no block's width (cholesky).
-_SIZES = {"fft": (512, 1021, 1024), "cholesky": (256, 2047, 2048), "spmm": (131072,)}
-_ODD = (1021, 2047)
 ROW_ENTRIES = 32  # of the sparse matrix
 COLUMNS = 64  # of the dense one
-_PANEL = 256
 _ROWS_AT_ONCE = 4096
 
 
 def batch_of(n: int) -> int:
     """Return how many transforms of n points one launch makes."""
-    return 128 if n <= _SIZES["fft"][0] else 2**24 // n
-
-
-def _is_asked(op: str, n: int, impl: str) -> bool:
-    return n in _SIZES[op] and (impl == "library" or n not in _ODD)
+    return 128 if n <= 512 else 2**24 // n  # noqa: PLR2004 - what a CPU can do in time
 
 
 def _work(op: str, n: int, impl: str) -> Work:
     if op == "fft":
-        size = 8 * batch_of(n) * n
-        flops = 5 * batch_of(n) * n * math.log2(n)
-        return Work(read_bytes=size, write_bytes=size, flops=flops, rate_dtype="fp32")
+        points = batch_of(n) * n
+        return Work(8 * points, 8 * points, 5 * points * math.log2(n), "fp32")
     if op == "cholesky":
         half = 8 * n * (n + 1) // 2
-        return Work(read_bytes=half, write_bytes=half, flops=n**3 / 3, rate_dtype="fp64")
+        return Work(half, half, n**3 / 3, "fp64")
     entries, dense = ROW_ENTRIES * n, 4 * n * COLUMNS
-    return Work(
-        read_bytes=8 * entries + 4 * (n + 1) + dense,
-        write_bytes=dense,
-        flops=2 * entries * COLUMNS,
-        rate_dtype="fp32",
-    )
+    return Work(8 * entries + 4 * (n + 1) + dense, dense, 2 * entries * COLUMNS, "fp32")
 
 
 def _memory_bytes(op: str, n: int, impl: str) -> int:
@@ -55,15 +42,18 @@ def _memory_bytes(op: str, n: int, impl: str) -> int:
 
 
 @perfsuite.case(
-    axes={
-        "op": ["fft", "cholesky", "spmm"],
-        "n": [1021, 1024, 2047, 2048, 131072],
-        "impl": ["library", "plain"],
-    },
-    smoke={"op": ["fft", "cholesky"], "n": [256, 512], "impl": ["library"]},
-    only=_is_asked,
-    full_only=[{"n": [256, 512, 2047]}],
-    needs=(package("torch"), cuda().when(op="spmm"), cuda().when(impl="plain")),
+    # Odd sizes are prime (fft) or of no block's width (cholesky).
+    nightly=[
+        {"op": "fft", "n": 1024, "impl": ["library", "plain"]},
+        {"op": "fft", "n": 1021, "impl": "library"},
+        {"op": "cholesky", "n": 2048, "impl": ["library", "plain"]},
+        {"op": "spmm", "n": 131072, "impl": ["library", "plain"]},
+    ],
+    full=[
+        {"op": "fft", "n": 512, "impl": "library"},
+        {"op": "cholesky", "n": [256, 2047], "impl": "library"},
+    ],
+    needs=[cuda().when(op="spmm"), cuda().when(impl="plain")],
     work=_work,
     memory_bytes=_memory_bytes,
     tags=["fft", "linear-algebra", "sparsity"],
@@ -71,7 +61,7 @@ def _memory_bytes(op: str, n: int, impl: str) -> int:
     "5 n log2 n: Van Loan, Computational Frameworks for the FFT; of Cholesky, n**3 / 3: Golub and "
     "Van Loan, Matrix Computations",
 )
-def fft_linalg(ctx: Any, op: str, n: int, impl: str) -> Workload:
+def fft_linalg(ctx: Any, *, op: str, n: int, impl: str) -> Workload:
     """Transform, factor or multiply as scientific codes do, with torch's libraries and without.
 
     ``fft``: 2**24 points in complex64, n at a time; cuFFT, or the product with the n x n matrix of
@@ -85,13 +75,10 @@ def fft_linalg(ctx: Any, op: str, n: int, impl: str) -> Workload:
     it once. Each column of a factor waits for those before it, and what can be multiplied at once
     shrinks as it goes.
     """
-    build = {"fft": _fft, "cholesky": _cholesky, "spmm": _spmm}[op]
-    return build(n, impl)
+    return {"fft": _fft, "cholesky": _cholesky, "spmm": _spmm}[op](n, impl)
 
 
 def _fft(n: int, impl: str) -> Workload:
-    import torch
-
     def make_inputs(rng: Any) -> tuple[Any, ...]:
         x = torch.complex(rng.randn(batch_of(n), n), rng.randn(batch_of(n), n))
         # The matrix is made beforehand: a code that transforms often would keep it.
@@ -112,16 +99,12 @@ def _fft(n: int, impl: str) -> Workload:
 
 def _waves(n: int, place: Any) -> Any:
     """Return exp(-2 pi i j k / n) in complex128; the angle is reduced as an integer, so exactly."""
-    import torch
-
     index = torch.arange(n, device=place)
     angle = (index[:, None] * index % n).double() * (-2 * math.pi / n)
     return torch.complex(angle.cos(), angle.sin())
 
 
 def _cholesky(n: int, impl: str) -> Workload:
-    import torch
-
     def make_inputs(rng: Any) -> tuple[Any, ...]:
         factor = rng.randn(n, n, dtype="float64").tril_(-1).mul_(0.5 / math.sqrt(n))
         factor.diagonal().copy_(1 + rng.rand(n, dtype="float64"))
@@ -139,10 +122,8 @@ def _cholesky(n: int, impl: str) -> Workload:
     )
 
 
-def blocked_cholesky(a: Any, panel: int = _PANEL) -> Any:
+def blocked_cholesky(a: Any, panel: int = 256) -> Any:
     """Return the lower factor of a, a panel of columns at a time."""
-    import torch
-
     lower = a.tril()
     for start in range(0, a.shape[0], panel):
         end = min(start + panel, a.shape[0])
@@ -159,8 +140,6 @@ def blocked_cholesky(a: Any, panel: int = _PANEL) -> Any:
 
 def _spmm(n: int, impl: str) -> Workload:
     def make_inputs(rng: Any) -> tuple[Any, ...]:
-        import torch
-
         columns = rng.randint(0, n, n, ROW_ENTRIES).sort(dim=1).values.flatten()
         starts = torch.arange(0, n * ROW_ENTRIES + 1, ROW_ENTRIES, dtype=torch.int32)
         values = rng.randn(n * ROW_ENTRIES)
@@ -170,46 +149,28 @@ def _spmm(n: int, impl: str) -> Workload:
         fn=_gathered if impl == "plain" else _spmm_library,
         make_inputs=make_inputs,
         reference=_spmm_reference,
-        wrong=_next_row,
+        # Each row starts one entry late.
+        wrong=lambda starts, columns, values, dense: _gathered(
+            starts, columns.roll(-1), values.roll(-1), dense
+        ),
     )
 
 
 def _spmm_library(starts: Any, columns: Any, values: Any, dense: Any) -> Any:
-    import torch
-
-    rows = starts.numel() - 1
-    sparse = torch.sparse_csr_tensor(
-        starts, columns, values, (rows, dense.shape[0]), check_invariants=False
-    )
+    size = (len(starts) - 1, len(dense))
+    sparse = torch.sparse_csr_tensor(starts, columns, values, size, check_invariants=False)
     return torch.mm(sparse, dense)
 
 
 def _gathered(starts: Any, columns: Any, values: Any, dense: Any) -> Any:
-    import torch
-
-    rows = torch.arange(starts.numel() - 1, device=values.device)
-    rows = rows.repeat_interleave(ROW_ENTRIES)
-    out = torch.zeros(starts.numel() - 1, dense.shape[1], device=values.device)
+    rows = torch.arange(len(starts) - 1, device=values.device).repeat_interleave(ROW_ENTRIES)
+    out = torch.zeros(len(starts) - 1, dense.shape[1], device=values.device)
     return out.index_add_(0, rows, dense.index_select(0, columns) * values[:, None])
 
 
 def _spmm_reference(starts: Any, columns: Any, values: Any, dense: Any) -> Any:
     """Sum each row's 32 products in float64, some rows at a time."""
-    import torch
-
     at_once = _ROWS_AT_ONCE * ROW_ENTRIES
-    parts = [
-        (dense[at].double() * value.double()[:, None])
-        .view(-1, ROW_ENTRIES, dense.shape[1])
-        .sum(dim=1)
-        for at, value in zip(columns.split(at_once), values.split(at_once), strict=True)
-    ]
-    return torch.cat(parts)
-
-
-def _next_row(starts: Any, columns: Any, values: Any, dense: Any) -> Any:
-    """Start each row one entry late."""
-    return _gathered(starts, columns.roll(-1), values.roll(-1), dense)
-
-
-CASES = (fft_linalg,)
+    chunks = zip(columns.split(at_once), values.split(at_once), strict=True)
+    products = (dense[at].double() * value.double()[:, None] for at, value in chunks)
+    return torch.cat([each.view(-1, ROW_ENTRIES, COLUMNS).sum(dim=1) for each in products])

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import perfsuite
-from perfsuite import Metric, Work, Workload, cuda, package
+from perfsuite import Metric, Work, Workload, cuda
+from perfsuite.gpu import torch
 
 SLICE_BITS = 7  # of an int8 with its sign: -64 to 64
 _BF16_SPLITS = 3  # of 8 bits each: what fp32 holds
@@ -18,58 +19,37 @@ SLICES = {"int8x4": 4, "int8x6": 6, "int8x8": 8}
 # times their deviation, and the products left out are as large again. The bf16 splits stop at fp32,
 # where tensor cores truncate each of some 1500 sums: by 2**-23 at most.
 _TOLERANCE = {
-    "fp64": None,
-    "int8x4": 2.0**-21,
-    "int8x6": 2.0**-35,
-    "int8x8": 2.0**-48,
-    "bf16x3": 1e-4,
-}
-_RATE = {"fp64": "fp64", "bf16x3": "bf16"}
-_TILED = 4096
-_ODD = 4104  # a multiple of 8, as the library asks, and of no tile
-METRIC = Metric("correct_bits", "bits", better="higher", threshold=0.01)
+    "fp64": None, "int8x4": 2.0**-21, "int8x6": 2.0**-35, "int8x8": 2.0**-48, "bf16x3": 1e-4
+}  # fmt: skip
 _TRIED = 256  # the size that correct bits are counted at
 
 
-def _is_asked(m: int, impl: str) -> bool:
-    return m != _ODD or impl in {"fp64", "int8x8"}
-
-
 def _work(m: int, impl: str) -> Work:
-    return Work(
-        read_bytes=16 * m * m,
-        write_bytes=8 * m * m,
-        flops=2 * m**3,
-        rate_dtype=_RATE.get(impl, "int8"),
-    )
-
-
-def _memory_bytes(m: int, impl: str) -> int:
-    slices = 2 * SLICES.get(impl, 0) + 24 * (impl == "bf16x3")
-    # Slicing holds a few float64 copies; the reference eight.
-    return m * m * (3 * 8 + slices + 4 * 8 + 8 * 8)
+    rate = {"fp64": "fp64", "bf16x3": "bf16"}.get(impl, "int8")
+    return Work(read_bytes=16 * m * m, write_bytes=8 * m * m, flops=2 * m**3, rate_dtype=rate)
 
 
 @perfsuite.case(
-    axes={"m": [_TILED, _ODD], "impl": ["fp64", *SLICES, "bf16x3"]},
-    smoke={"m": [256]},
-    full={"m": [2048, _TILED, _ODD, 8192]},
-    only=_is_asked,
-    full_only=[
-        {"impl": ["int8x4"]},
-        {"m": [256], "impl": ["fp64", "int8x6", "bf16x3"]},
-        {"m": [_ODD]},
+    smoke={"m": 256, "impl": "int8x8"},
+    nightly={"m": 4096, "impl": ["fp64", "int8x6", "int8x8", "bf16x3"]},
+    full=[
+        {"m": [256, 2048, 4096, 8192], "impl": [*_TOLERANCE]},
+        # A multiple of 8, as the library asks, and of no tile.
+        {"m": 4104, "impl": ["fp64", "int8x8"]},
     ],
-    needs=(package("torch"), cuda()),
+    needs=[cuda()],
     work=_work,
-    memory_bytes=_memory_bytes,
-    metrics=(METRIC,),
+    # Slicing holds a few float64 copies; the reference eight.
+    memory_bytes=lambda m, impl: (
+        m * m * (15 * 8 + 2 * SLICES.get(impl, 0) + 24 * (impl == "bf16x3"))
+    ),
+    metrics=[Metric("correct_bits", "bits", better="higher", threshold=0.01)],
     tags=["numerics", "tensor-cores"],
-    ceilings={"fp64": lambda m, impl: (m, impl) == (_TILED, "fp64")},
+    ceilings={"fp64": lambda m, impl: (m, impl) == (4096, "fp64")},
     source="Ootomo, Ozaki and Yokota, DGEMM on Integer Matrix Multiplication Unit "
     "(arXiv:2306.11975); Henry, Tang and Heinecke, bfloat16 splits (arXiv:1904.06376)",
 )
-def fp64_emulation(ctx: Any, m: int, impl: str) -> Workload:
+def fp64_emulation(ctx: Any, *, m: int, impl: str) -> Workload:
     """Multiply two float64 matrices of m x m, natively or as a sum of products of narrow slices.
 
     ``int8x8`` scales each row of a and column of b by a power of two, cuts them into 8 slices of
@@ -80,13 +60,9 @@ def fp64_emulation(ctx: Any, m: int, impl: str) -> Workload:
     cores in use. ``correct_bits`` is minus the logarithm of the relative error at 256 x 256.
     """
     run = launch_of(impl)
-
-    def make_inputs(rng: Any) -> tuple[Any, ...]:
-        return rng.randn(m, m, dtype="float64"), rng.randn(m, m, dtype="float64")
-
     return Workload(
         fn=run,
-        make_inputs=make_inputs,
+        make_inputs=lambda rng: tuple(rng.randn(m, m, dtype="float64") for _ in range(2)),
         reference=reference,
         wrong=lambda a, b: _wrong(a, b, impl),
         tolerance=_TOLERANCE[impl],
@@ -96,8 +72,6 @@ def fp64_emulation(ctx: Any, m: int, impl: str) -> Workload:
 
 def launch_of(impl: str) -> Callable[[Any, Any], Any]:
     """Return ``multiply(a, b)`` of an implementation."""
-    import torch
-
     if impl in SLICES:
         return lambda a, b: multiply_sliced(a, b, SLICES[impl])
     return multiply_split if impl == "bf16x3" else torch.mm
@@ -105,14 +79,11 @@ def launch_of(impl: str) -> Callable[[Any, Any], Any]:
 
 def multiply_sliced(a: Any, b: Any, slices: int) -> Any:
     """Return a @ b through int8 products of ``slices`` slices; k * slices is below 2**19."""
-    import torch
-
     (m, k), n = a.shape, b.shape[1]
     left, left_scale = _sliced(a, slices)
     right, right_scale = _sliced(b.t(), slices)
     # a's slices in order beside one another, b's in reverse: at any offset they pair to one sum.
-    rows = torch.cat(left, dim=1)
-    columns = torch.cat(right[::-1], dim=1)
+    rows, columns = torch.cat(left, dim=1), torch.cat(right[::-1], dim=1)
     total = torch.zeros(m, n, dtype=torch.float64, device=a.device)
     for last in reversed(range(slices)):  # the smallest first
         width = (last + 1) * k
@@ -123,8 +94,6 @@ def multiply_sliced(a: Any, b: Any, slices: int) -> Any:
 
 def _sliced(x: Any, slices: int) -> tuple[list[Any], Any]:
     """Return x by rows as int8 slices, x = scale * sum of slice i * 2**(-7 (i + 1)), and scale."""
-    import torch
-
     _, exponent = torch.frexp(x.abs().amax(dim=1, keepdim=True))
     # Twice the power of two above the largest: a slice is then 64 at most, its sign included.
     scale = _power(exponent + 1)
@@ -140,8 +109,6 @@ def _sliced(x: Any, slices: int) -> tuple[list[Any], Any]:
 
 def multiply_split(a: Any, b: Any) -> Any:
     """Return a @ b through the six largest of nine products of three bf16 numbers, in fp32."""
-    import torch
-
     left, right = _split(a), _split(b)
     pairs = [(i, j) for i in range(_BF16_SPLITS) for j in range(_BF16_SPLITS - i)]
     rows = torch.cat([left[i] for i, _ in pairs], dim=1)
@@ -152,8 +119,6 @@ def multiply_split(a: Any, b: Any) -> Any:
 
 
 def _split(x: Any) -> list[Any]:
-    import torch
-
     parts = []
     for _ in range(_BF16_SPLITS):
         parts.append(x.to(torch.bfloat16))
@@ -172,8 +137,6 @@ def reference(a: Any, b: Any) -> Any:
 
 
 def _coarse(x: Any, dim: int) -> Any:
-    import torch
-
     _, exponent = torch.frexp(x.abs().amax(dim=dim, keepdim=True))
     unit = _power(exponent - 20)
     return (x / unit).round() * unit
@@ -181,15 +144,11 @@ def _coarse(x: Any, dim: int) -> Any:
 
 def _power(exponent: Any) -> Any:
     """Return 2**exponent in float64 by its bits: ``torch.ldexp`` goes through a power in fp32."""
-    import torch
-
     return (exponent.to(torch.int64) + 1023 << 52).view(torch.float64)
 
 
 def correct_bits(multiply: Callable[[Any, Any], Any], place: str) -> Mapping[str, float]:
     """Return the metric, to a tenth of a bit: sums in another order differ by less."""
-    import torch
-
     generator = torch.Generator().manual_seed(20260)
     a, b = torch.randn(2, _TRIED, _TRIED, dtype=torch.float64, generator=generator).to(place)
     want = reference(a, b)
@@ -199,12 +158,7 @@ def correct_bits(multiply: Callable[[Any, Any], Any], place: str) -> Mapping[str
 
 def _wrong(a: Any, b: Any, impl: str) -> Any:
     """Slice once too few; natively, and in bf16, convert to the next narrower format first."""
-    import torch
-
     if impl in SLICES:
         return multiply_sliced(a, b, SLICES[impl] - 1)
     narrow = torch.float32 if impl == "fp64" else torch.bfloat16
     return reference(a.to(narrow).double(), b.to(narrow).double())
-
-
-CASES = (fp64_emulation,)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite import Claim, Work, Workload, cuda, package
-from perfsuite_compute import multiprocessors
+from perfsuite import Claim, Work, Workload, cuda
+from perfsuite.gpu import sm_count
 
 SOURCE = Path(__file__).with_name("ilp_unroll.cu")
 # Four warps an SM, one for each of its schedulers.
@@ -21,33 +21,27 @@ SCALE = 1 - SHIFT
 TOLERANCE = 2.0**-11
 # Eight chains for each of 132 x 128 threads: every number of chains comes out even on an H200.
 N = 132 * THREADS * 8
-ODD_N = N - 37
-
-
-def _is_asked(n: int, chains: int, unroll: int) -> bool:
-    if n == ODD_N:
-        return (chains, unroll) == (4, 8)
-    return unroll == 8 or chains in {1, 8}  # noqa: PLR2004 - what stands in the axes
-
-
-def _work(n: int, chains: int, unroll: int) -> Work:
-    # The numbers are read and written once; each of their steps is two operations.
-    return Work(read_bytes=4 * n, write_bytes=4 * n, flops=2 * STEPS * n, rate_dtype="fp32")
 
 
 @perfsuite.case(
-    axes={"n": [N, ODD_N], "chains": [1, 2, 4, 8], "unroll": [1, 8]},
-    smoke={"n": [ODD_N]},
-    only=_is_asked,
-    full_only=[{"chains": [2]}, {"chains": [8], "unroll": [1]}],
-    needs=(package("torch"), cuda()),
-    work=_work,
+    smoke={"n": N - 37, "chains": 4, "unroll": 8},
+    nightly=[
+        {"n": N, "chains": [1, 4, 8], "unroll": 8},
+        {"n": N, "chains": 1, "unroll": 1},
+    ],
+    full=[
+        {"n": N, "chains": 2, "unroll": 8},
+        {"n": N, "chains": 8, "unroll": 1},
+    ],
+    needs=[cuda()],
+    # The numbers are read and written once; each of their steps is two operations.
+    work=lambda n, **_: Work(4 * n, 4 * n, 2 * STEPS * n, "fp32"),
     cold=False,
     tags=["cuda-cores", "ilp"],
     source="V. Volkov, 'Understanding Latency Hiding on GPUs' (2016); loop unrolling and ILP: "
     "AI Systems Performance Engineering, chapters 6 and 8",
 )
-def ilp_unroll(ctx: Any, n: int, chains: int, unroll: int) -> Workload:
+def ilp_unroll(ctx: Any, *, n: int, chains: int, unroll: int) -> Workload:
     """Take n numbers through 16,384 steps x -> x - (x - 1) / 8192 each, with few threads.
 
     An SM has four warps, one a scheduler. With one of the ``chains`` a thread waits out the latency
@@ -57,7 +51,7 @@ def ilp_unroll(ctx: Any, n: int, chains: int, unroll: int) -> Workload:
     arithmetic, and with 2048 threads an SM all would be alike: then other warps fill the gaps.
     """
     kernel = ctx.load_cuda(SOURCE, "fma_chains", options=cuda_options(chains, unroll))
-    blocks = multiprocessors.count()
+    blocks = sm_count()
 
     def wrong(x: Any, y: Any) -> None:
         # The loop over chains ends one early: a group's last numbers are stored as they came.
@@ -84,18 +78,15 @@ def reference(x: Any) -> Any:
     return 1 + (x.double() - 1) * SCALE**STEPS
 
 
-CASES: tuple[perfsuite.Case | Claim, ...] = (
-    ilp_unroll,
-    Claim(
-        name="four_chains",
-        case="ilp_unroll",
-        faster={"chains": 4},
-        than={"chains": 1},
-        by=3.0,
-        at={"n": (N,), "unroll": (8,)},
-        needs=(cuda(),),
-        source="CUDA C++ Programming Guide, 'Multiprocessor Level': arithmetic takes 4 cycles "
-        "where its operands are registers, which 16 warps hide, or fewer with more independent "
-        "instructions each: a ratio of 4 for 4 warps; three is asked for",
-    ),
+FOUR_CHAINS = Claim(
+    name="four_chains",
+    case="ilp_unroll",
+    faster={"chains": 4},
+    than={"chains": 1},
+    by=3.0,
+    at={"n": (N,), "unroll": (8,)},
+    needs=(cuda(),),
+    source="CUDA C++ Programming Guide, 'Multiprocessor Level': arithmetic takes 4 cycles "
+    "where its operands are registers, which 16 warps hide, or fewer with more independent "
+    "instructions each: a ratio of 4 for 4 warps; three is asked for",
 )

@@ -44,7 +44,7 @@ def _occupancies() -> list[Kernel]:
 
 def _paths() -> list[Kernel]:
     options = divergence.cuda_options()
-    impls = divergence.divergence.axes["impl"]
+    impls = divergence.divergence.implementations
     return [_cuda(f"take_{impl}", divergence.SOURCE, f"take_{impl}", options) for impl in impls]
 
 

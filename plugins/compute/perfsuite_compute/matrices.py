@@ -27,9 +27,9 @@ def cases() -> tuple[perfsuite.Case | perfsuite.Operator | perfsuite.Claim, ...]
         mixed_gemm.mixed_gemm,
         quantize_cast.quantize_cast,
         sparse24.sparse24,
-        *fp64_emulation.CASES,
+        fp64_emulation.fp64_emulation,
         strassen.strassen,
-        *fft_linalg.CASES,
+        fft_linalg.fft_linalg,
         number_formats.number_formats,
         vecadd_tile.vecadd_tile,
     )

@@ -25,7 +25,7 @@ from perfsuite.devices.protocol import open_device
 from perfsuite.engine.check import check
 
 # The smallest, an odd and a larger size each.
-LAUNCHES: list[tuple[perfsuite.Case, dict[str, tuple[Any, ...]]]] = [
+LAUNCHES: list[tuple[perfsuite.Case | perfsuite.Operator, dict[str, tuple[Any, ...]]]] = [
     (norm.norm, {"op": ("rms", "layer"), "direction": ("fwd",), "rows": (5,), "cols": (16, 63)}),
     (norm.norm, {"op": ("rms", "layer"), "direction": ("fwd_bwd",), "rows": (7,), "cols": (1000,)}),
     (pointwise_fusion.pointwise_fusion, {"k": (4, 6), "n": (1, 1023, 5000)}),
@@ -47,7 +47,8 @@ def main() -> None:
     for case, axes in LAUNCHES:
         for values in itertools.product(*axes.values()):
             bound = dict(zip(axes, values, strict=True))
-            dtype = {"dtype": "fp32"} if "dtype" in case.axes else {}
+            has_dtype = isinstance(case, perfsuite.Operator) or "dtype" in case.axes
+            dtype = {"dtype": "fp32"} if has_dtype else {}
             workload = case.build(device.context(1), impl="triton", **dtype, **bound)
             assert isinstance(workload, perfsuite.Workload)
             name = f"{case.name} {values}"
