@@ -18,7 +18,7 @@ TAPS = 13
 BLOCKS_PER_SM = 2
 ROWS = 2**16
 # No multiple of any number of blocks or stages.
-ODD_ROWS = 2**16 - 15
+ODD = 2**16 - 15
 NEEDS = (perfsuite.cuda(), perfsuite.arch("sm_80+"))
 
 
@@ -29,12 +29,9 @@ NEEDS = (perfsuite.cuda(), perfsuite.arch("sm_80+"))
     ],
     nightly=[
         {"rows": ROWS, "impl": "async", "stages": 2},
-        {"rows": ODD_ROWS, "impl": "async", "stages": 4},
+        {"rows": ODD, "impl": "async", "stages": 4},
     ],
-    full=[
-        {"rows": ROWS, "impl": "async", "stages": 3},
-        {"rows": ODD_ROWS, "impl": "sync", "stages": 1},
-    ],
+    full=[{"rows": ROWS, "impl": "async", "stages": 3}, {"rows": ODD, "impl": "sync", "stages": 1}],
     needs=NEEDS,
     # A product and a sum for each tap.
     flops=lambda *, rows: 2 * TAPS * rows * ROW,

@@ -7,14 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite import cuda
 from perfsuite.gpu import sm_count, torch
 
 SOURCE = Path(__file__).with_name("bank_conflicts.cu")
-GUIDE = (
-    "NVIDIA, CUDA C++ Best Practices Guide, Shared Memory and Memory Banks: conflicting accesses "
-    "are split, which divides the bandwidth by the number of separate accesses"
-)
+GUIDE = "NVIDIA, CUDA C++ Best Practices Guide, Shared Memory and Memory Banks"
 LANES = 32
 TILE = LANES * LANES
 THREADS = 256
@@ -25,9 +21,10 @@ PASSES = 2**17 + 1
 _OVER_CONFLICTS = perfsuite.Beats(
     "plain",
     8.0,  # 32 by the guide, less what other instructions take
-    f"{GUIDE}: 32 accesses in one bank against none that meet",
+    f"{GUIDE}: conflicting accesses are split, which divides the bandwidth by the number of "
+    "separate accesses; 32 accesses in one bank against none that meet",
     at={"stride": 32},
-    needs=(cuda(),),
+    needs=(perfsuite.cuda(),),
 )
 
 
@@ -35,7 +32,7 @@ _OVER_CONFLICTS = perfsuite.Beats(
     smoke=[{"stride": 1, "impl": "plain"}, {"stride": 32, "impl": ["plain", "padded"]}],
     nightly=[{"stride": 4, "impl": ["plain", "vectors"]}, {"stride": 32, "impl": "swizzled"}],
     full={"stride": [2, 8, 16], "impl": "plain"},
-    needs=[cuda()],
+    needs=[perfsuite.cuda()],
     # A thread reads 32 words a pass.
     work=lambda **_: perfsuite.Work(read_bytes=4 * LANES * THREADS * PASSES, link="shared"),
     memory_bytes=lambda **_: 2**22,
@@ -80,10 +77,10 @@ def _read(ctx: Any, *, stride: int, impl: str) -> Any:
     return lambda words, sums: kernel(len(sums), THREADS, words, sums, PASSES)
 
 
-bank_conflicts.impl(_read, name="plain")
-bank_conflicts.impl(_read, name="padded", beats=_OVER_CONFLICTS)
-bank_conflicts.impl(_read, name="swizzled", beats=_OVER_CONFLICTS)
-bank_conflicts.impl(_read, name="vectors")
+for name in ("plain", "vectors"):
+    bank_conflicts.impl(_read, name=name)
+for name in ("padded", "swizzled"):
+    bank_conflicts.impl(_read, name=name, beats=_OVER_CONFLICTS)
 
 
 def options(stride: int) -> tuple[str, ...]:

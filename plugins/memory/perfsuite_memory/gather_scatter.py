@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import perfsuite
@@ -110,22 +111,15 @@ def gather_scatter(rng: Any, *, op: str, order: str, rows: int) -> Any:
 
 @gather_scatter.reference
 def _reference(values: Any, index: Any, out: Any, *, op: str) -> Any:
-    exact: dict[str, Launch] = {
-        "gather": _gathered, "index_add": _added, "jagged_sum": _jagged_sums,
-    }  # fmt: skip
-    return exact[op](values, index, out)
-
-
-def _gathered(table: Any, index: Any, out: Any) -> Any:
-    """Take element by element by flat index."""
-    within = torch.arange(DIM, device=table.device)
+    """Take element by element by flat index, or add up runs, of sorted rows where need be."""
+    if op == "jagged_sum":
+        return _jagged_sums(values, index)
+    if op == "index_add":
+        order = index.argsort()
+        return _jagged_sums(values, _ends(index[order], len(out)), order)
+    within = torch.arange(DIM, device=values.device)
     parts = (part[:, None] * DIM + within for part in index.split(ROWS_AT_ONCE))
-    return torch.cat([torch.take(table, part) for part in parts])
-
-
-def _added(values: Any, index: Any, out: Any) -> Any:
-    order = index.argsort()
-    return _jagged_sums(values, _ends(index[order], len(out)), out, order)
+    return torch.cat([torch.take(values, part) for part in parts])
 
 
 def _ends(sorted_index: Any, count: int) -> Any:
@@ -133,7 +127,7 @@ def _ends(sorted_index: Any, count: int) -> Any:
     return torch.searchsorted(sorted_index, torch.arange(count + 1, device=sorted_index.device))
 
 
-def _jagged_sums(values: Any, ends: Any, out: Any, order: Any = None) -> Any:
+def _jagged_sums(values: Any, ends: Any, order: Any = None) -> Any:
     """Subtract prefix sums in float64, some columns at a time.
 
     Each column is made contiguous: along rows torch scans with one thread a column, which takes
@@ -149,24 +143,22 @@ def _jagged_sums(values: Any, ends: Any, out: Any, order: Any = None) -> Any:
 
 @gather_scatter.wrong
 def _mistaken(values: Any, index: Any, out: Any, *, op: str) -> Any:
-    """Store where an atomic addition was needed; take each run's end for its last row."""
+    """Store where an atomic addition was needed; take the last run's end for its last row."""
     if op == "gather":
         return values[index.roll(1)]
     if op == "index_add":
         return out.zero_().index_put_((index,), values)
-    return _jagged_sums(values, torch.cat((index[:-1], index[-1:] - 1)), out)
+    return _jagged_sums(values, torch.cat((index[:-1], index[-1:] - 1)))
 
 
 @gather_scatter.impl
 def _torch(ctx: Any, *, op: str) -> Launch:
-    launches: dict[str, Launch] = {
-        "gather": lambda table, index, out: torch.index_select(table, 0, index, out=out),
-        "index_add": lambda values, index, out: out.zero_().index_add_(0, index, values),
-        "jagged_sum": lambda values, ends, out: torch.segment_reduce(
-            values, "sum", offsets=ends, axis=0, unsafe=True
-        ),
-    }
-    return launches[op]
+    if op == "jagged_sum":
+        summed = partial(torch.segment_reduce, reduce="sum", axis=0, unsafe=True)
+        return lambda values, ends, out: summed(values, offsets=ends)
+    if op == "index_add":
+        return lambda values, index, out: out.zero_().index_add_(0, index, values)
+    return lambda table, index, out: torch.index_select(table, 0, index, out=out)
 
 
 @gather_scatter.impl(needs=[cuda(), package("triton")])

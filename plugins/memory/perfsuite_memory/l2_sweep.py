@@ -35,8 +35,7 @@ def passes_of(kib: int, impl: str) -> int:
     smoke={"kib": 256, "impl": "torch"},
     nightly={"kib": [1003, 4096, 16384, 32768, 49152, 2**20], "impl": "cuda"},
     full=[
-        {"kib": [512, 2048, 8192, 24576, 40960, 65536, 98304], "impl": "cuda"},
-        {"kib": [131072, 262144], "impl": "cuda"},
+        {"kib": [512, 2048, 8192, 24576, 40960, 65536, 98304, 131072, 262144], "impl": "cuda"},
         {"kib": 32768, "impl": "torch"},
     ],
     work=_work,

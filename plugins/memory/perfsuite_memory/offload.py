@@ -23,29 +23,24 @@ TOKENS, WIDTH, LAYERS = 4096, 2048, 8
 
 
 def _work(*, what: str, impl: str) -> perfsuite.Work:
-    if impl != "device":
-        return _link_work(what)
-    if what == "optimizer":
-        # Parameters, gradients and two states in, all but the gradients out.
-        return perfsuite.Work(read_bytes=16 * PARAMETERS, write_bytes=12 * PARAMETERS)
-    product = 2 * TOKENS * WIDTH**2
-    return perfsuite.Work(
-        read_bytes=2 * (TOKENS * WIDTH + LAYERS * WIDTH**2),
-        write_bytes=2 * LAYERS * WIDTH**2,
-        # Forward, weights, inputs; the chain's own input needs no gradient.
-        flops=(3 * LAYERS - 1) * product,
-        rate_dtype="bf16",
-    )
-
-
-def _link_work(what: str) -> perfsuite.Work:
     # What lives on the host crosses the link both ways, and that takes longest. Adam's states do so
     # at once, as in copy_overlap. Activations go out before any comes back: the forward pass is
     # over (0.5 ms) long before the last of them is there (2.4 ms), and that one is wanted first.
     if what == "optimizer":
-        return perfsuite.Work(read_bytes=8 * PARAMETERS, link="pcie")
-    outputs = 2 * LAYERS * TOKENS * WIDTH
-    return perfsuite.Work(read_bytes=outputs, write_bytes=outputs, link="pcie")
+        if impl != "device":
+            return perfsuite.Work(read_bytes=8 * PARAMETERS, link="pcie")
+        # Parameters, gradients and two states in, all but the gradients out.
+        return perfsuite.Work(read_bytes=16 * PARAMETERS, write_bytes=12 * PARAMETERS)
+    outputs, weights = 2 * LAYERS * TOKENS * WIDTH, 2 * LAYERS * WIDTH**2
+    if impl != "device":
+        return perfsuite.Work(read_bytes=outputs, write_bytes=outputs, link="pcie")
+    return perfsuite.Work(
+        read_bytes=2 * TOKENS * WIDTH + weights,
+        write_bytes=weights,
+        # Forward, weights, inputs; the chain's own input needs no gradient.
+        flops=(3 * LAYERS - 1) * 2 * TOKENS * WIDTH**2,
+        rate_dtype="bf16",
+    )
 
 
 @perfsuite.operator(

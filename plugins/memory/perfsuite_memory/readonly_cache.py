@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite import cuda
 from perfsuite.gpu import sm_count, torch
 
 SOURCE = Path(__file__).with_name("readonly_cache.cu")
@@ -35,7 +34,7 @@ _OVER_CONSTANT = perfsuite.Beats(
     f"{GUIDE}: accesses to different addresses by threads within a warp are serialized, so that "
     "the cost scales linearly with their number",
     at={"lanes": "scattered"},
-    needs=(cuda(),),
+    needs=(perfsuite.cuda(),),
 )
 
 
@@ -43,7 +42,7 @@ _OVER_CONSTANT = perfsuite.Beats(
     smoke={"n": ODD_N, "lanes": "scattered", "impl": ["readonly", "constant"]},
     nightly={"n": ODD_N, "lanes": ["same", "scattered"]},
     full={"n": 2**20, "lanes": ["same", "scattered"]},
-    needs=[cuda()],
+    needs=[perfsuite.cuda()],
     # Keys in, sums out; the table stays on the chip.
     work=lambda n, **_: perfsuite.Work(read_bytes=4 * n, write_bytes=4 * n),
     # Keys, sums, and the reference's three arrays of 8 bytes.
@@ -64,10 +63,8 @@ def readonly_cache(rng: Any, *, n: int, lanes: str) -> Any:
     it is what the former two wait for. Scattered lanes wait for L1, which looks at four lines in a
     cycle, or for the banks of shared memory. Whole numbers modulo 2**32, compared to the bit.
     """
-    if lanes == "scattered":
-        keys = rng.randint(0, SIZE, n)
-    else:
-        keys = rng.randint(0, SIZE, -(-n // LANES)).repeat_interleave(LANES)[:n]
+    alike = LANES if lanes == "same" else 1
+    keys = rng.randint(0, SIZE, -(-n // alike)).repeat_interleave(alike)[:n]
     words = (torch.arange(WORDS, device=keys.device) % SIZE + 1) * MULTIPLIER
     return words.to(torch.int32), keys, rng.empty(n, dtype="int32")
 
