@@ -1121,6 +1121,7 @@ class BaselineEntry(Record, frozen=True, kw_only=True):
 
     ``runs`` has the run that measured a card where that is another.
     ``sampling`` is how its samples were made, if that is known: a later run samples alike.
+    ``work`` is what was found to be that of a launch, where the case declares none.
     ``kernels`` are those of a launch, ``codes`` the code of our own among them, if it was traced.
     """
 
@@ -1133,6 +1134,7 @@ class BaselineEntry(Record, frozen=True, kw_only=True):
     state: Mapping[str, str] = {}
     artefact: str = ""
     sampling: Sampling | None = None
+    work: Work | None = None
     kernels: tuple[TracedKernel, ...] = ()
     codes: tuple[Code, ...] = ()
 

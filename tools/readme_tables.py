@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from perfsuite.devices.peaks import GENERIC, Peaks, efficiency, peaks_of, with_measured
 from perfsuite.model import BaselineEntry, Pack, Tier, Variant
 from perfsuite.packs.find import discover
@@ -132,7 +134,11 @@ class _Figures:
 
     def of(self, variants: Sequence[Variant]) -> str:
         """Return the slowest and the fastest of those that do the same work, where most can."""
-        timed = [each for each in variants if self._time(each) is not None]
+        timed = [
+            replace(each, work=each.work or self.entries[each.id].work)
+            for each in variants
+            if self._time(each) is not None
+        ]
         if not timed:
             return ""
         # Most variants first: where a few run, they cannot be told apart from the rest.

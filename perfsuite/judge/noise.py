@@ -181,6 +181,7 @@ def entries_of(run: Run, given: Iterable[Result] | None = None) -> dict[str, Bas
             state={} if variant.target else dict(run.facts.state),
             artefact=next((process.artefact for process in evidence if process.artefact), ""),
             sampling=sampling_of(evidence),
+            work=next((process.work for process in evidence if process.work), None),
             kernels=trace.kernels,
             codes=tuple(structs.replace(code, diff="") for code in trace.codes),
         )

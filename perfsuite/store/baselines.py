@@ -261,7 +261,7 @@ def baseline_text(sku: str, pack: str, entries: Mapping[str, StoredEntry]) -> by
         for kernel in entry["kernels"]:
             if not kernel["counters"]:
                 del kernel["counters"]
-        for name in ("runs", "sampling"):  # no diff for what is not known
+        for name in ("runs", "sampling", "work"):  # no diff for what is not known
             if not entry[name]:
                 del entry[name]
         accepted = entry.pop("accepted")
