@@ -19,6 +19,7 @@ from perfsuite import hooks as hookspecs
 from perfsuite.run.config import EXIT_MACHINE, INI, OPTIONS
 
 VARIABLES = {
+    "PYTHON": "set by `perfsuite nightly` for its script: the Python that has perfsuite",
     "PERFSUITE_HISTORY": "URL of the history; wins over `perf_history`, and is the place for a "
     "password",
     "PERFSUITE_LOCKS": "runs with another word here do not refuse each other a unit, for tests "

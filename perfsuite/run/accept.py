@@ -275,10 +275,10 @@ def _chosen(run: Run, select: Sequence[str]) -> dict[str, Result]:
             f"run {run.id!r} was interrupted",
             remedy="finish it with --perf-resume, or name the packs or variants to accept of it",
         )
-    variants = {one.id: one.variant for one in run.variants}
+    variants = {one.id: one.variant for one in run.every}
     names = {result.variant for result in run.results if result.variant in variants}
     wanted = [parse_selection(word) for word in select or ("",)]
-    for each in wanted:
+    for each in wanted if select else ():
         if not any(each.accepts(variants[name]) for name in names):
             raise UsageError(
                 f"run {run.id!r} has no result of {each.text!r}", remedy=f"select by {GRAMMAR}"

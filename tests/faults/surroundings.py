@@ -296,7 +296,7 @@ ROWS: tuple[tuple[str, str, Callable[[Stage], Any]], ...] = (
     ("a moved project goes on (D26)", RIGHT, moved),
 )  # fmt: skip
 TWO, TOLD, FULL = Scene("two runs", two_runs), Scene("secret", telling), Scene("full", full_tmp)
-HELD = "exit 4: measured by; do:"
+HELD = "exit 4: taken by; do:"
 FAULTS = (
     *(Fault(GROUP, done, see, Scene(f"around {done}", act), exits, is_alone=True)
       for done, see, act in ROWS),
