@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import perfsuite
-from perfsuite import Claim, Regime, Work, Workload, cuda, package
+from perfsuite import Claim, Regime, Work, Workload, cuda
+from perfsuite.gpu import torch
 from perfsuite_scheduling import smoothing
 
 _VALUE_BYTES = 4
@@ -18,9 +19,9 @@ def _work(n: int, impl: str) -> Work:
 
 
 @perfsuite.case(
-    axes={"n": [128], "impl": ["stream", "graph"]},
-    full={"n": [1, 8, 32, 128, 200]},
-    needs=(package("torch"), cuda()),
+    smoke={"n": 128, "impl": ["stream", "graph"]},
+    full={"n": [1, 8, 32, 200], "impl": ["stream", "graph"]},
+    needs=(cuda(),),
     work=_work,
     metrics=[perfsuite.KERNELS],
     regime=Regime.END_TO_END,
@@ -36,8 +37,6 @@ def cuda_graph(ctx: Any, n: int, impl: str) -> Workload:
     it is built and replays it. A graph reads and writes fixed addresses: both get their data in one
     and the same input tensor and leave the result in one and the same output tensor.
     """
-    import torch
-
     x, y, scratch = (torch.empty(smoothing.N, device=ctx.place) for _ in range(3))
     chain = smoothing.load_chain(ctx, n)
     graph: Any = None

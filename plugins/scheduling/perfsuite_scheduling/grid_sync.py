@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import perfsuite
-from perfsuite import Claim, Work, Workload, arch, cuda, package
+from perfsuite import Claim, Work, Workload, arch, cuda
+from perfsuite.gpu import torch
 from perfsuite_scheduling import smoothing
 
 FUNCTIONS = {"atomic": "steps", "cluster": "steps_cluster"}
@@ -20,11 +21,13 @@ def _work(steps: int, blocks: int, impl: str) -> Work:
 
 
 @perfsuite.case(
-    axes={"steps": [64], "blocks": [8, 128], "impl": ["relaunch", *FUNCTIONS]},
-    full={"steps": [16, 63, 64, 256], "blocks": [8, 32, 128]},
     # Eight blocks are one cluster, which needs no counter; the others do the same with any number.
-    full_only=[{"blocks": [8], "impl": ["relaunch", "atomic"]}],
-    needs=(package("torch"), cuda(), arch("sm_90+").when(impl="cluster")),
+    smoke=[
+        {"steps": 64, "blocks": 128, "impl": ["relaunch", *FUNCTIONS]},
+        {"steps": 64, "blocks": 8, "impl": "cluster"},
+    ],
+    full={"steps": [16, 63, 64, 256], "blocks": [8, 32, 128], "impl": ["relaunch", *FUNCTIONS]},
+    needs=(cuda(), arch("sm_90+").when(impl="cluster")),
     work=_work,
     metrics=[perfsuite.KERNELS],
     cold=False,
@@ -41,17 +44,11 @@ def grid_sync(ctx: Any, steps: int, blocks: int, impl: str) -> Workload:
     the hardware's own barrier, and one thread for each cluster at the counter. Eight blocks are one
     cluster and need no counter at all. ``persistent`` has the same chain as a graph.
     """
-    import torch
-
     scratch = torch.empty(smoothing.N, device=ctx.place)
     if impl == "relaunch":
         run = smoothing.load_chain(ctx, steps, blocks=blocks)
     else:
         run = _resident(ctx, steps, blocks, FUNCTIONS[impl])
-
-    def exact() -> dict[str, float]:
-        x, y = torch.zeros(2, smoothing.N, device=ctx.place)
-        return {"kernels": perfsuite.count_kernels(ctx, lambda: run(x, y, scratch))}
 
     return Workload(
         fn=lambda x, y: run(x, y, scratch),
@@ -59,13 +56,10 @@ def grid_sync(ctx: Any, steps: int, blocks: int, impl: str) -> Workload:
         reference=lambda x, y: smoothing.reference(x, steps),
         wrong=lambda x, y: smoothing.smooth_apart(x, steps, blocks=blocks),
         captures=impl != "relaunch",
-        exact=exact,
     )
 
 
 def _resident(ctx: Any, steps: int, blocks: int, name: str) -> Callable[[Any, Any, Any], None]:
-    import torch
-
     kernel = ctx.load_cuda(smoothing.SOURCE, name, options=smoothing.cuda_options(blocks))
     arrivals = torch.zeros(1, dtype=torch.int32, device=ctx.place)
 

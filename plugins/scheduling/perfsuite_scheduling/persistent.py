@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import perfsuite
-from perfsuite import Claim, Work, Workload, cuda, package
+from perfsuite import Claim, Work, Workload, cuda
+from perfsuite.gpu import torch
 from perfsuite_scheduling import smoothing
 
 _VALUE_BYTES = 4
@@ -22,9 +23,9 @@ def _work(steps: int, impl: str) -> Work:
 
 
 @perfsuite.case(
-    axes={"steps": [_MANY], "impl": ["relaunch", "graph", "persistent"]},
-    full={"steps": [16, _MANY, 256]},
-    needs=(package("torch"), cuda()),
+    smoke={"steps": _MANY, "impl": ["relaunch", "graph", "persistent"]},
+    full={"steps": [16, 256], "impl": ["relaunch", "graph", "persistent"]},
+    needs=(cuda(),),
     work=_work,
     metrics=[perfsuite.KERNELS],
     cold=False,
@@ -46,14 +47,8 @@ def persistent(ctx: Any, steps: int, impl: str) -> Workload:
     of one kernel and the start of the next, against a barrier. The barrier needs all 32 blocks on
     the GPU at once: even the smallest slice of a GPU with 2048 threads a multiprocessor has room.
     """
-    import torch
-
     scratch = torch.empty(smoothing.N, device=ctx.place)
     run = _persistent(ctx, steps) if impl == "persistent" else smoothing.load_chain(ctx, steps)
-
-    def exact() -> dict[str, float]:
-        x, y = torch.zeros(2, smoothing.N, device=ctx.place)
-        return {"kernels": perfsuite.count_kernels(ctx, lambda: run(x, y, scratch))}
 
     return Workload(
         fn=lambda x, y: run(x, y, scratch),
@@ -61,13 +56,10 @@ def persistent(ctx: Any, steps: int, impl: str) -> Workload:
         reference=lambda x, y: smoothing.reference(x, steps),
         wrong=lambda x, y: smoothing.smooth_apart(x, steps),
         captures=impl != "relaunch",
-        exact=exact,
     )
 
 
 def _persistent(ctx: Any, steps: int) -> Callable[[Any, Any, Any], None]:
-    import torch
-
     kernel = ctx.load_cuda(smoothing.SOURCE, "steps", options=smoothing.OPTIONS)
     arrivals = torch.zeros(1, dtype=torch.int32, device=ctx.place)
 

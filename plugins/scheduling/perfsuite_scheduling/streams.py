@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite import Claim, Workload, cuda, package
+from perfsuite import Claim, Workload, cuda
+from perfsuite.gpu import torch
 from perfsuite_scheduling import congruence
 
 SOURCE = Path(__file__).with_name("streams.cu")
@@ -20,9 +21,9 @@ _N = BLOCKS * THREADS
 
 
 @perfsuite.case(
-    axes={"kernels": [16], "impl": ["one", "many"]},
-    full={"kernels": [4, 8, 16]},
-    needs=(package("torch"), cuda()),
+    smoke={"kernels": 16, "impl": ["one", "many"]},
+    full={"kernels": [4, 8], "impl": ["one", "many"]},
+    needs=(cuda(),),
     metrics=[perfsuite.KERNELS],
     cold=False,
     tags=["streams", "overlap"],
@@ -36,8 +37,6 @@ def streams(ctx: Any, kernels: int, impl: str) -> Workload:
     for by it. A round is exact arithmetic on whole numbers modulo 2**32, so results are compared to
     the bit; no rate of such operations is known, so that no work is stated.
     """
-    import torch
-
     kernel = ctx.load_cuda(SOURCE, "advance", options=OPTIONS)
 
     def one(x: Any, y: Any) -> None:
@@ -45,10 +44,6 @@ def streams(ctx: Any, kernels: int, impl: str) -> Workload:
             kernel(BLOCKS, THREADS, x[index], y[index])
 
     run = one if impl == "one" else _forked(kernel, kernels)
-
-    def exact() -> dict[str, float]:
-        x, y = torch.zeros(2, kernels, _N, dtype=torch.int32, device=ctx.place)
-        return {"kernels": perfsuite.count_kernels(ctx, lambda: run(x, y))}
 
     return Workload(
         fn=run,
@@ -59,13 +54,10 @@ def streams(ctx: Any, kernels: int, impl: str) -> Workload:
         reference=lambda x, y: congruence.advance(x, ROUNDS),
         wrong=_without_last,
         tolerance=0.0,
-        exact=exact,
     )
 
 
 def _forked(kernel: Callable[..., None], kernels: int) -> Callable[[Any, Any], None]:
-    import torch
-
     beside = [torch.cuda.Stream() for _ in range(kernels)]
 
     def run(x: Any, y: Any) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite import Claim, Workload, cuda, package
+from perfsuite import Claim, Workload, cuda
+from perfsuite.gpu import sm_count, torch
 from perfsuite_scheduling import congruence
 
 SOURCE = Path(__file__).with_name("work_queue.cu")
@@ -55,11 +56,10 @@ def _memory_bytes(lengths: str, impl: str) -> int:
 
 
 @perfsuite.case(
-    axes={"lengths": ["equal", "pareto"], "impl": ["static", "blocks", "queue"]},
-    smoke={"lengths": ["pareto"]},
+    smoke={"lengths": "pareto", "impl": ["static", "blocks", "queue"]},
+    nightly={"lengths": "equal", "impl": ["static", "queue"]},
     full={"lengths": ["equal", "pareto", "rising"], "impl": [*FUNCTIONS]},
-    full_only=[{"lengths": ["equal"], "impl": ["blocks"]}],
-    needs=(package("torch"), cuda()),
+    needs=(cuda(),),
     memory_bytes=_memory_bytes,
     metrics=[perfsuite.KERNELS],
     cold=False,
@@ -78,14 +78,8 @@ def work_queue(ctx: Any, lengths: str, impl: str) -> Workload:
     exact arithmetic on whole numbers modulo 2**32, so results are compared to the bit; no rate of
     such operations is known, so that no work is stated.
     """
-    import torch
-
     rounds = torch.tensor(rounds_of(lengths), dtype=torch.int32, device=ctx.place)
     run = _launch_of(ctx, impl)
-
-    def exact() -> dict[str, float]:
-        x, y = torch.zeros(2, ITEMS, THREADS, dtype=torch.int32, device=ctx.place)
-        return {"kernels": perfsuite.count_kernels(ctx, lambda: run(rounds, x, y))}
 
     return Workload(
         fn=run,
@@ -97,15 +91,12 @@ def work_queue(ctx: Any, lengths: str, impl: str) -> Workload:
         reference=lambda rounds, x, y: congruence.advance(x, rounds[:, None]),
         wrong=_without_last,
         tolerance=0.0,
-        exact=exact,
     )
 
 
 def _launch_of(ctx: Any, impl: str) -> Callable[[Any, Any, Any], None]:
-    import torch
-
     kernel = ctx.load_cuda(SOURCE, FUNCTIONS[impl], options=OPTIONS)
-    grid = ITEMS if impl == "blocks" else BLOCKS_PER_SM * multiprocessors()
+    grid = ITEMS if impl == "blocks" else BLOCKS_PER_SM * sm_count()
     if impl in {"static", "blocks"}:
         return lambda rounds, x, y: kernel(grid, THREADS, rounds, x, y)
     # Zero once: the last block of each launch leaves the queue as the next one needs it.
@@ -118,13 +109,6 @@ def _launch_of(ctx: Any, impl: str) -> Callable[[Any, Any, Any], None]:
         kernel(grid, THREADS, rounds, x, y, queue, order)
 
     return longest_first
-
-
-def multiprocessors() -> int:
-    """Return how many multiprocessors this GPU has."""
-    import torch
-
-    return int(torch.cuda.get_device_properties(0).multi_processor_count)
 
 
 def _without_last(rounds: Any, x: Any, y: Any) -> None:

@@ -63,17 +63,12 @@ def test_four_cases_run_on_the_cpu() -> None:
 @pytest.mark.parametrize(
     ("name", "axes", "counted"),
     [
-        ("launch_latency", {"burst": 64, "impl": "torch"}, {"kernels": 64}),
-        ("kernel_fusion", {"n": 1000, "impl": "eager"}, {"kernels": 8}),
-        ("kernel_fusion", {"n": 1000, "impl": "torch"}, {"kernels": 1}),
         ("host_sync", {"samples": 512, "steps": 5, "impl": "each_step"}, {"host_reads": 5}),
         ("host_sync", {"samples": 512, "steps": 5, "impl": "at_end"}, {"host_reads": 1}),
     ],
 )
 def test_what_a_launch_starts_is_counted(name: str, axes: Axes, counted: dict[str, float]) -> None:
-    exact = _built(name, **axes).exact
-    assert exact() == counted
-    assert {metric.name for metric in CASES[name].metrics} == set(counted)
+    assert _built(name, **axes).exact() == counted
 
 
 @dataclass
@@ -144,7 +139,7 @@ def small_queue(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Make the queue's items few: their reference takes a second at full size."""
     monkeypatch.setattr(work_queue, "ITEMS", 256)
     monkeypatch.setattr(work_queue, "THREADS", 8)
-    monkeypatch.setattr(work_queue, "multiprocessors", lambda: 7)
+    monkeypatch.setattr(work_queue, "sm_count", lambda: 7)
     work_queue.rounds_of.cache_clear()
     yield
     work_queue.rounds_of.cache_clear()
