@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import perfsuite
-from perfsuite import Claim, Regime, Work, Workload, cuda
+from perfsuite import Claim, Regime, Workload, cuda
 from perfsuite.gpu import asked, driver, stream, torch
 from perfsuite_scheduling import smoothing
 
 # Pieces of work, each two kernels with the workspace between them.
 PIECES = 16
 STEPS = 2 * PIECES
-_VALUE_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +24,13 @@ class Workspaces:
     give: Callable[[Any], object]
 
 
-def _work(kib: int, impl: str) -> Work:
-    moved = STEPS * smoothing.N * _VALUE_BYTES
-    return Work(read_bytes=moved, write_bytes=moved)
-
-
 @perfsuite.case(
     smoke={"kib": 64, "impl": ["malloc", "pool", "graph", "kept"]},
     # The driver cuts the small one out of 2 MiB that it has, and maps memory for the large one.
     nightly={"kib": 16384, "impl": ["malloc", "pool"]},
     full={"kib": 16384, "impl": ["graph", "kept"]},
     needs=(cuda(),),
-    work=_work,
+    work=lambda kib, impl: smoothing.work(STEPS),
     regime=Regime.END_TO_END,
     cold=False,
     tags=["allocator", "graph"],
@@ -65,7 +59,7 @@ def async_alloc(ctx: Any, kib: int, impl: str) -> Workload:
         fn=run if graph is None else replay,
         # A graph reads and writes fixed addresses: all get their data in the same tensors.
         make_inputs=lambda rng: (x.copy_(rng.randn(smoothing.N)), y),
-        reference=lambda x, y: smoothing.reference(x, STEPS),
+        reference=lambda x, y: smoothing.reference(x, y, steps=STEPS),
         # The last workspace was given to another before it was read.
         wrong=lambda x, y: smoothing.smooth(x, STEPS - 1),
         captures=False,
@@ -90,7 +84,7 @@ def _pieces(ctx: Any, workspaces: Workspaces) -> Callable[[Any, Any], Any]:
 
 
 def _kept(ctx: Any, size: int) -> Workspaces:
-    space = torch.empty(size // _VALUE_BYTES, device=ctx.place)[: smoothing.N]
+    space = torch.empty(size // 4, device=ctx.place)[: smoothing.N]
     return Workspaces(lambda: space, lambda space: None)
 
 

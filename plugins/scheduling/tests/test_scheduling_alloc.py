@@ -52,7 +52,7 @@ def test_each_workspace_is_given_back_before_the_next_is_taken() -> None:
     x, y = torch.randn(2, smoothing.N)
     async_alloc._pieces(PlayedContext(), spaces)(x, y)  # noqa: SLF001 - how pieces are put together
     assert events == ["take", "give"] * async_alloc.PIECES
-    want = smoothing.reference(x, async_alloc.STEPS)
+    want = smoothing.reference(x, y, steps=async_alloc.STEPS)
     torch.testing.assert_close(y.double(), want, rtol=1e-5, atol=1e-6)
 
 
