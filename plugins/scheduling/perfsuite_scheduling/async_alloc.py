@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import perfsuite
-from perfsuite import Claim, Regime, Work, Workload, cuda, package
+from perfsuite import Claim, Regime, Workload, cuda
+from perfsuite.gpu import asked, driver, stream, torch
 from perfsuite_scheduling import smoothing
 
 # Pieces of work, each two kernels with the workspace between them.
 PIECES = 16
 STEPS = 2 * PIECES
-_VALUE_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +24,13 @@ class Workspaces:
     give: Callable[[Any], object]
 
 
-def _work(kib: int, impl: str) -> Work:
-    moved = STEPS * smoothing.N * _VALUE_BYTES
-    return Work(read_bytes=moved, write_bytes=moved)
-
-
 @perfsuite.case(
+    smoke={"kib": 64, "impl": ["malloc", "pool", "graph", "kept"]},
     # The driver cuts the small one out of 2 MiB that it has, and maps memory for the large one.
-    axes={"kib": [64, 16384], "impl": ["malloc", "pool", "graph", "kept"]},
-    smoke={"kib": [64]},
-    full_only=[{"kib": [16384], "impl": ["graph", "kept"]}],
-    needs=(package("torch"), cuda()),
-    work=_work,
+    nightly={"kib": 16384, "impl": ["malloc", "pool"]},
+    full={"kib": 16384, "impl": ["graph", "kept"]},
+    needs=(cuda(),),
+    work=lambda kib, impl: smoothing.work(STEPS),
     regime=Regime.END_TO_END,
     cold=False,
     tags=["allocator", "graph"],
@@ -49,8 +44,6 @@ def async_alloc(ctx: Any, kib: int, impl: str) -> Workload:
     stream's order, from a pool that keeps its memory; ``graph`` has the pool's calls captured as
     nodes and replays them; ``kept`` takes one workspace when it is built.
     """
-    import torch
-
     x, y = (torch.empty(smoothing.N, device=ctx.place) for _ in range(2))
     run = _pieces(ctx, {"malloc": _malloc, "kept": _kept}.get(impl, _pool)(ctx, kib << 10))
     graph: Any = None
@@ -66,7 +59,7 @@ def async_alloc(ctx: Any, kib: int, impl: str) -> Workload:
         fn=run if graph is None else replay,
         # A graph reads and writes fixed addresses: all get their data in the same tensors.
         make_inputs=lambda rng: (x.copy_(rng.randn(smoothing.N)), y),
-        reference=lambda x, y: smoothing.reference(x, STEPS),
+        reference=lambda x, y: smoothing.reference(x, y, steps=STEPS),
         # The last workspace was given to another before it was read.
         wrong=lambda x, y: smoothing.smooth(x, STEPS - 1),
         captures=False,
@@ -91,60 +84,38 @@ def _pieces(ctx: Any, workspaces: Workspaces) -> Callable[[Any, Any], Any]:
 
 
 def _kept(ctx: Any, size: int) -> Workspaces:
-    import torch
-
-    space = torch.empty(size // _VALUE_BYTES, device=ctx.place)[: smoothing.N]
+    space = torch.empty(size // 4, device=ctx.place)[: smoothing.N]
     return Workspaces(lambda: space, lambda space: None)
 
 
 def _malloc(ctx: Any, size: int) -> Workspaces:
-    from cuda.bindings import driver
-
     return Workspaces(
         # A kernel takes an address as it takes any whole number of 64 bits.
-        take=lambda: int(_asked(driver.cuMemAlloc(size))),
-        give=lambda space: _asked(driver.cuMemFree(space)),
+        take=lambda: int(*asked(driver.cuMemAlloc(size))),
+        give=lambda space: asked(driver.cuMemFree(space)),
     )
 
 
 def _pool(ctx: Any, size: int) -> Workspaces:
-    from cuda.bindings import driver
-
     pool = _keeping_pool()
     return Workspaces(
-        take=lambda: int(_asked(driver.cuMemAllocFromPoolAsync(size, pool, _stream()))),
-        give=lambda space: _asked(driver.cuMemFreeAsync(space, _stream())),
+        take=lambda: int(*asked(driver.cuMemAllocFromPoolAsync(size, pool, stream()))),
+        give=lambda space: asked(driver.cuMemFreeAsync(space, stream())),
     )
 
 
 def _keeping_pool() -> Any:
     """Return a pool of the first GPU's memory that keeps what is given back to it."""
-    from cuda.bindings import driver
-
     location = driver.CUmemLocation()
     location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
     location.id = 0
     wanted = driver.CUmemPoolProps()
     wanted.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
     wanted.location = location
-    pool = _asked(driver.cuMemPoolCreate(wanted))
+    (pool,) = asked(driver.cuMemPoolCreate(wanted))
     threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
-    _asked(driver.cuMemPoolSetAttribute(pool, threshold, driver.cuuint64_t(2**64 - 1)))
+    asked(driver.cuMemPoolSetAttribute(pool, threshold, driver.cuuint64_t(2**64 - 1)))
     return pool
-
-
-def _stream() -> Any:
-    import torch
-    from cuda.bindings import driver
-
-    return driver.CUstream(torch.cuda.current_stream().cuda_stream)
-
-
-def _asked(answer: tuple[Any, ...]) -> Any:
-    error, *values = answer
-    if int(error) != 0:
-        raise RuntimeError(f"the CUDA driver says {error.name}")
-    return values[0] if values else None
 
 
 CASES: tuple[perfsuite.Case | Claim, ...] = (

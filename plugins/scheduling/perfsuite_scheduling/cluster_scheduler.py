@@ -27,8 +27,8 @@ JOBS = 300
 
 
 @perfsuite.case(
-    axes={"load": [70, 95], "impl": ["fifo", "packed", "preemptive"]},
-    smoke={"load": [95], "impl": ["fifo", "packed"]},
+    smoke={"load": 95, "impl": ["fifo", "packed"]},
+    nightly={"load": [70, 95], "impl": ["fifo", "packed", "preemptive"]},
     regime=Regime.EXACT,
     metrics=[
         Metric("goodput_percent", "%", "higher"),

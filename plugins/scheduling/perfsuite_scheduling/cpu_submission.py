@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import perfsuite
-from perfsuite import Claim, Regime, Work, Workload, cuda, package
+from perfsuite import Claim, Regime, Work, Workload, cuda
+from perfsuite.gpu import torch
 from perfsuite_scheduling import smoothing
 
 REQUESTS = 4
@@ -28,10 +29,13 @@ def _memory_bytes(n: int, impl: str) -> int:
 
 
 @perfsuite.case(
-    axes={"n": [4096, 2**22], "impl": ["one", "threads", "batched", "graph"]},
-    smoke={"n": [4096], "impl": ["one", "batched"]},
-    full_only=[{"n": [2**22], "impl": ["threads", "batched"]}],
-    needs=(package("torch"), cuda().when(impl=("threads", "graph")), cuda().when(n=2**22)),
+    smoke={"n": 4096, "impl": ["one", "batched"]},
+    nightly=[
+        {"n": 4096, "impl": ["threads", "graph"]},
+        {"n": 2**22, "impl": ["one", "graph"]},
+    ],
+    full={"n": 2**22, "impl": ["threads", "batched"]},
+    needs=(cuda().when(impl=("threads", "graph")), cuda().when(n=2**22)),
     work=_work,
     memory_bytes=_memory_bytes,
     metrics=[perfsuite.KERNELS],
@@ -51,8 +55,6 @@ def cpu_submission(ctx: Any, n: int, impl: str) -> Workload:
     what it waits for, with 2**22 the GPU. All find their data in one and the same input tensor.
     Each step is x = 0.98 x + 0.1, in two operators; any number of steps has a closed form.
     """
-    import torch
-
     x, y = (torch.empty(REQUESTS, n, device=ctx.place) for _ in range(2))
     launch = _launch_of(impl, x, y)
 
@@ -105,8 +107,6 @@ def _launch_of(impl: str, x: Any, y: Any) -> Callable[[Any, Any], Any]:
 
 
 def _threaded() -> Callable[[Any, Any], Any]:
-    import torch
-
     pool = ThreadPoolExecutor(REQUESTS)
     streams = [torch.cuda.Stream() for _ in range(REQUESTS)]
 

@@ -5,23 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import perfsuite
-from perfsuite import Claim, Regime, Work, Workload, cuda, package
+from perfsuite import Claim, Regime, Workload, cuda
+from perfsuite.gpu import torch
 from perfsuite_scheduling import smoothing
-
-_VALUE_BYTES = 4
-
-
-def _work(n: int, impl: str) -> Work:
-    moved = n * smoothing.N * _VALUE_BYTES
-    start = "graph_node" if impl == "graph" else "launch"
-    return Work(read_bytes=moved, write_bytes=moved, kernels=n, start=start)
 
 
 @perfsuite.case(
-    axes={"n": [128], "impl": ["stream", "graph"]},
-    full={"n": [1, 8, 32, 128, 200]},
-    needs=(package("torch"), cuda()),
-    work=_work,
+    smoke={"n": 128, "impl": ["stream", "graph"]},
+    full={"n": [1, 8, 32, 200], "impl": ["stream", "graph"]},
+    needs=(cuda(),),
+    work=lambda n, impl: smoothing.work(
+        n, kernels=n, start="graph_node" if impl == "graph" else "launch"
+    ),
     metrics=[perfsuite.KERNELS],
     regime=Regime.END_TO_END,
     cold=False,
@@ -36,37 +31,27 @@ def cuda_graph(ctx: Any, n: int, impl: str) -> Workload:
     it is built and replays it. A graph reads and writes fixed addresses: both get their data in one
     and the same input tensor and leave the result in one and the same output tensor.
     """
-    import torch
-
-    x, y, scratch = (torch.empty(smoothing.N, device=ctx.place) for _ in range(3))
+    x, y = (torch.empty(smoothing.N, device=ctx.place) for _ in range(2))
     chain = smoothing.load_chain(ctx, n)
     graph: Any = None
     if impl == "graph":
-        graph = perfsuite.capture(lambda: chain(x, y, scratch))
+        graph = perfsuite.capture(lambda: chain(x, y))
         graph.instantiate()
 
-    def make_inputs(rng: Any) -> tuple[Any, ...]:
-        return x.copy_(rng.randn(smoothing.N)), y, scratch
-
-    def stream(x: Any, y: Any, scratch: Any) -> Any:
-        chain(x, y, scratch)
-        return y
-
-    def replay(x: Any, y: Any, scratch: Any) -> Any:
-        graph.replay()
+    def launch(x: Any, y: Any) -> Any:
+        chain(x, y) if graph is None else graph.replay()
         return y
 
     def exact() -> dict[str, float]:
-        if graph is not None:  # what is replayed, not what another capture would hold
-            return {"kernels": perfsuite.graph_kernels(graph)}
-        return {"kernels": perfsuite.count_kernels(ctx, lambda: chain(x, y, scratch))}
+        # What is replayed, not what another capture would hold.
+        return {} if graph is None else {"kernels": perfsuite.graph_kernels(graph)}
 
     return Workload(
-        fn=stream if graph is None else replay,
-        make_inputs=make_inputs,
-        reference=lambda x, y, scratch: smoothing.reference(x, n),
+        fn=launch,
+        make_inputs=lambda rng: (x.copy_(rng.randn(smoothing.N)), y),
+        reference=lambda x, y: smoothing.reference(x, y, steps=n),
         # The last kernel went to another stream while capturing: the graph ends one step early.
-        wrong=lambda x, y, scratch: smoothing.smooth(x, n - 1),
+        wrong=lambda x, y: smoothing.smooth(x, n - 1),
         captures=False,
         rotates=False,
         exact=exact,

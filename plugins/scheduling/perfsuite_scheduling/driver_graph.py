@@ -6,22 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from perfsuite.gpu import asked, driver, stream, torch
+
 # As many times as it is asked, a conditional begins with its default value.
 _ASSIGN_DEFAULT = 1
 
 
-def asked(answer: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return what the driver answered but its error, which must be none."""
-    error, *values = answer
-    if int(error) != 0:
-        raise RuntimeError(f"the CUDA driver refuses what was asked of a graph: {error.name}")
-    return tuple(values)
-
-
 def nodes_of(handle: Any) -> list[Any]:
     """Return a graph's nodes, in no order."""
-    from cuda.bindings import driver
-
     _, count = asked(driver.cuGraphGetNodes(handle))
     nodes, _ = asked(driver.cuGraphGetNodes(handle, count))
     return list(nodes[:count])
@@ -41,20 +33,17 @@ class Body:
 
     def add(self, launch: Callable[[], Any]) -> None:
         """Put the one kernel that ``launch`` starts behind all others."""
-        import torch
-        from cuda.bindings import driver
-
         side = torch.cuda.Stream()
-        stream = driver.CUstream(side.cuda_stream)
+        beside = driver.CUstream(side.cuda_stream)
         # What a first launch loads must not void the capture.
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         after = self.nodes[-1:]
         asked(
-            driver.cuStreamBeginCaptureToGraph(stream, self.handle, after, None, len(after), mode)
+            driver.cuStreamBeginCaptureToGraph(beside, self.handle, after, None, len(after), mode)
         )
         with torch.cuda.stream(side):
             launch()
-        asked(driver.cuStreamEndCapture(stream))
+        asked(driver.cuStreamEndCapture(beside))
         self.kept.append(launch)
         self._note()
 
@@ -63,8 +52,6 @@ class Body:
 
         The body runs once, and again as long as a kernel in it leaves the condition at 1.
         """
-        from cuda.bindings import driver
-
         (context,) = asked(driver.cuCtxGetCurrent())
         handle = driver.cuGraphConditionalHandleCreate(self.handle, context, 1, _ASSIGN_DEFAULT)
         (condition,) = asked(handle)
@@ -90,29 +77,19 @@ class Graph(Body):
     """A graph of one's own, from its first node to its launches."""
 
     def __init__(self) -> None:
-        from cuda.bindings import driver
-
         super().__init__(*asked(driver.cuGraphCreate(0)))
         self._ready: Any = None
 
     def instantiate(self) -> None:
         """Make it ready to be launched; it must be filled."""
-        from cuda.bindings import driver
-
         (self._ready,) = asked(driver.cuGraphInstantiate(self.handle, 0))
 
     def replay(self) -> None:
         """Launch it on torch's current stream."""
-        import torch
-        from cuda.bindings import driver
-
-        stream = driver.CUstream(torch.cuda.current_stream().cuda_stream)
-        asked(driver.cuGraphLaunch(self._ready, stream))
+        asked(driver.cuGraphLaunch(self._ready, stream()))
 
     def set_kernel(self, index: int, blocks: int, values: Sequence[int], types: Any) -> None:
         """Give a kernel node other arguments and another grid, from the next launch on."""
-        from cuda.bindings import driver
-
         node = self.nodes[index]
         (params,) = asked(driver.cuGraphKernelNodeGetParams(node))
         params.gridDimX = blocks

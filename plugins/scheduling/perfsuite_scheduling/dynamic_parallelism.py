@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite import Claim, Regime, Workload, arch, cuda, feature, package
+from perfsuite import Claim, Regime, Workload, arch, cuda, feature
+from perfsuite.gpu import torch
 from perfsuite_scheduling import congruence, counting
 
 SOURCE = Path(__file__).with_name("dynamic_parallelism.cu")
@@ -21,9 +22,9 @@ _READS = (counting.READ, "tolist")
 
 
 @perfsuite.case(
-    axes={"items": [127], "impl": ["host_each", "host_once", "device"]},
-    full={"items": [16, 127]},
-    needs=(package("torch"), arch("sm_90+"), cuda(), feature("nvcc").when(impl="device")),
+    smoke={"items": 127, "impl": ["host_each", "host_once", "device"]},
+    full={"items": 16, "impl": ["host_each", "host_once", "device"]},
+    needs=(arch("sm_90+"), cuda(), feature("nvcc").when(impl="device")),
     metrics=[counting.READS],
     regime=Regime.END_TO_END,
     cold=False,
@@ -43,8 +44,6 @@ def dynamic_parallelism(ctx: Any, items: int, impl: str) -> Workload:
     run = _launch_of(ctx, items, impl)
 
     def exact() -> dict[str, float]:
-        import torch
-
         x, y = torch.zeros(2, items, MOST, dtype=torch.int32, device=ctx.place)
         seen = perfsuite.count_operators(lambda: run(x, y))
         return {"host_reads": float(sum(seen[name] for name in _READS))}
@@ -64,8 +63,6 @@ def dynamic_parallelism(ctx: Any, items: int, impl: str) -> Workload:
 
 
 def _launch_of(ctx: Any, items: int, impl: str) -> Callable[[Any, Any], None]:
-    import torch
-
     if impl == "device":
         parent = ctx.load_cuda(SOURCE, "parent", options=LINKED)
         return lambda x, y: parent(items, THREADS, x, y)
@@ -90,8 +87,6 @@ def _launch_of(ctx: Any, items: int, impl: str) -> Callable[[Any, Any], None]:
 
 def _reference(x: Any, y: Any) -> Any:
     """Work through the values whose place is below what the item's first value says."""
-    import torch
-
     counts = 1 + (((x[:, :1].long() % 2**32) >> 8) % MOST)
     places = torch.arange(MOST, device=x.device)
     return torch.where(places < counts, congruence.advance(x, ROUNDS), x)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite import Claim, Regime, Workload, cuda, package
+from perfsuite import Claim, Regime, Workload, cuda
+from perfsuite.gpu import torch
 from perfsuite_scheduling import counting, driver_graph
 
 SOURCE = Path(__file__).with_name("graph_conditional.cu")
@@ -24,8 +25,8 @@ EVERY = {"host_each": 1, "host_eighth": 8}
 
 
 @perfsuite.case(
-    axes={"impl": [*EVERY, "while_node"]},
-    needs=(package("torch"), cuda()),
+    smoke={"impl": [*EVERY, "while_node"]},
+    needs=(cuda(),),
     metrics=[counting.READS],
     regime=Regime.END_TO_END,
     cold=False,
@@ -42,8 +43,6 @@ def graph_conditional(ctx: Any, impl: str) -> Workload:
     once. A graph reads fixed addresses: all get their data in the same tensors, and leave the
     result in one of them.
     """
-    import torch
-
     a, b, left, right = (torch.empty(N, dtype=torch.int32, device=ctx.place) for _ in range(4))
     more = torch.zeros(1, dtype=torch.int32, device=ctx.place)
     kernel = ctx.load_cuda(SOURCE, "euclid_step", options=OPTIONS)
@@ -126,8 +125,6 @@ def _graph(
 
 def _without_last_step(a: Any, b: Any) -> Any:
     """End the loop on the flag of the step before: the longest pair lacks its last one."""
-    import torch
-
     left, right = a.clone(), b.clone()
     for _ in range(STEPS - 1):
         rest = torch.where(right == 0, 0, left % right.clamp(min=1))

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite import Regime, Work, Workload, cuda, package
+from perfsuite import Regime, Work, Workload, cuda
+from perfsuite.gpu import torch
 from perfsuite_scheduling import congruence, driver_graph
 
 SOURCE = Path(__file__).with_name("graph_params.cu")
@@ -28,9 +29,9 @@ def _work(nodes: int, impl: str) -> Work:
 
 
 @perfsuite.case(
-    axes={"nodes": [16], "impl": ["stream", "recapture", "update", "bucketed"]},
-    full={"nodes": [4, 16, 64]},
-    needs=(package("torch"), cuda()),
+    smoke={"nodes": 16, "impl": ["stream", "recapture", "update", "bucketed"]},
+    full={"nodes": [4, 64], "impl": ["stream", "recapture", "update", "bucketed"]},
+    needs=(cuda(),),
     work=_work,
     regime=Regime.END_TO_END,
     cold=False,
@@ -51,8 +52,6 @@ def graph_params(ctx: Any, nodes: int, impl: str) -> Workload:
 
     def start(x: Any, y: Any) -> None:
         kernel(blocks_of(x), THREADS, x, y, len(x))
-
-    import torch
 
     start(*torch.zeros(2, 1, dtype=torch.int32, device=ctx.place))  # loaded before any capture
     serve = {"stream": _streamed, "recapture": _recaptured, "update": _updated}.get(impl)
@@ -94,8 +93,6 @@ def _streamed(start: Serve, nodes: int) -> Serve:
 
 
 def _recaptured(start: Serve, nodes: int) -> Serve:
-    import torch
-
     side = torch.cuda.Stream()
 
     def serve(x: Any, y: Any) -> None:
@@ -128,8 +125,6 @@ def _updated(start: Serve, nodes: int) -> Serve:
 
 
 def _bucketed(ctx: Any, start: Serve, nodes: int) -> Serve:
-    import torch
-
     rooms = {}
     for size in BUCKETS:
         x, y = torch.zeros(2, size, dtype=torch.int32, device=ctx.place)

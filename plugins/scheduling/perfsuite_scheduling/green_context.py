@@ -9,22 +9,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import perfsuite
-from perfsuite import Metric, Regime, Scenario, arch, cuda, feature, package
-from perfsuite_scheduling import congruence, streams, work_queue
+from perfsuite import Metric, Regime, Scenario, arch, cuda, feature
+from perfsuite.gpu import asked, driver, sm_count, torch
+from perfsuite_scheduling import congruence, streams
 
 # A request is 16 blocks of 256 threads; long kernels have 32 waves of two full blocks an SM.
 REQUESTS, REQUEST_BLOCKS, REQUEST_THREADS, REQUEST_ROUNDS = 100, 16, 256, 1024
 LONG_KERNELS, LONG_WAVES, LONG_THREADS, LONG_ROUNDS = 128, 32, 1024, 1024
 LONG_BLOCKS_PER_SM = 2
-SMS = 16
 
 
 @perfsuite.case(
-    axes={"sms": [SMS], "impl": ["shared", "priority", "partition"]},
-    full={"sms": [8, 16, 32]},
-    only=lambda sms, impl: impl == "partition" or sms == SMS,
+    smoke={"sms": 16, "impl": ["shared", "priority", "partition"]},
+    full={"sms": [8, 32], "impl": "partition"},
     needs=(
-        package("torch"),
         cuda(),
         arch("sm_90+"),
         feature("green_context").when(impl="partition"),
@@ -50,7 +48,7 @@ def green_context(ctx: Any, sms: int, impl: str) -> Scenario:
     ``sms``. A request's time is the host's, from its launch to its end; ``long_ms`` is what the
     long kernels take meanwhile, which is the price. A round is exact arithmetic modulo 2**32.
     """
-    blocks = work_queue.multiprocessors() * LONG_BLOCKS_PER_SM * LONG_WAVES
+    blocks = sm_count() * LONG_BLOCKS_PER_SM * LONG_WAVES
     mix = Mix(
         _lanes_of(impl, sms),
         _kernel(ctx, REQUEST_THREADS, REQUEST_ROUNDS),
@@ -82,8 +80,6 @@ class Mix:
 
     def play(self, seed: int) -> tuple[Any, Mapping[str, float]]:
         """Fill the GPU with long kernels and serve the requests meanwhile."""
-        import torch
-
         few, many = self.inputs(seed)
         served, worked = torch.empty_like(few), torch.empty_like(many)
         torch.cuda.synchronize()
@@ -100,8 +96,6 @@ class Mix:
 
     def inputs(self, seed: int) -> tuple[Any, Any]:
         """Return the values of a request, and those of a long kernel."""
-        import torch
-
         chosen = torch.Generator(device=self.place).manual_seed(seed)
         sizes = (REQUEST_BLOCKS * REQUEST_THREADS, self.blocks * LONG_THREADS)
         few, many = (
@@ -125,15 +119,13 @@ class Mix:
         return few, many
 
     def _serve(self, few: Any, served: Any) -> list[float]:
-        import torch
-
         times_us = []
         with torch.cuda.stream(self.lanes.requests):
             for _ in range(REQUESTS):
-                asked = time.perf_counter()
+                begun = time.perf_counter()
                 self.request_kernel(REQUEST_BLOCKS, REQUEST_THREADS, few, served)
                 self.lanes.requests.synchronize()
-                times_us.append(1e6 * (time.perf_counter() - asked))
+                times_us.append(1e6 * (time.perf_counter() - begun))
         return times_us
 
 
@@ -144,8 +136,6 @@ def _kernel(ctx: Any, threads: int, rounds: int) -> Any:
 
 
 def _lanes_of(impl: str, sms: int) -> Lanes:
-    import torch
-
     if impl == "partition":
         return _partitioned(sms)
     # A lower number is a higher priority; torch clamps it to what the GPU has.
@@ -154,30 +144,20 @@ def _lanes_of(impl: str, sms: int) -> Lanes:
 
 def _partitioned(sms: int) -> Lanes:
     """Return a stream on ``sms`` multiprocessors, and one on all others."""
-    import torch
-    from cuda.bindings import driver
-
-    (device,) = _asked(driver.cuDeviceGet(torch.cuda.current_device()))
+    (device,) = asked(driver.cuDeviceGet(torch.cuda.current_device()))
     kind = driver.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
-    (whole,) = _asked(driver.cuDeviceGetDevResource(device, kind))
-    parts, _, rest = _asked(driver.cuDevSmResourceSplitByCount(1, whole, 0, sms))
+    (whole,) = asked(driver.cuDeviceGetDevResource(device, kind))
+    parts, _, rest = asked(driver.cuDevSmResourceSplitByCount(1, whole, 0, sms))
     contexts, lanes = [], []
     for part in (parts[0], rest):
-        (description,) = _asked(driver.cuDevResourceGenerateDesc([part], 1))
+        (description,) = asked(driver.cuDevResourceGenerateDesc([part], 1))
         flags = driver.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM
-        (context,) = _asked(driver.cuGreenCtxCreate(description, device, int(flags)))
+        (context,) = asked(driver.cuGreenCtxCreate(description, device, int(flags)))
         non_blocking = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
-        (stream,) = _asked(driver.cuGreenCtxStreamCreate(context, int(non_blocking), 0))
+        (stream,) = asked(driver.cuGreenCtxStreamCreate(context, int(non_blocking), 0))
         contexts.append(context)
         lanes.append(torch.cuda.ExternalStream(int(stream)))
     return Lanes(lanes[0], lanes[1], tuple(contexts))
-
-
-def _asked(answer: tuple[Any, ...]) -> tuple[Any, ...]:
-    error, *values = answer
-    if int(error) != 0:
-        raise RuntimeError(f"the CUDA driver gives no part of the GPU: {error.name}")
-    return tuple(values)
 
 
 CASES: tuple[perfsuite.Case, ...] = (green_context,)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import perfsuite
-from perfsuite import Claim, Regime, Work, Workload, cuda, package
+from perfsuite import Claim, Regime, Work, Workload, cuda
+from perfsuite.gpu import torch
 from perfsuite_scheduling import counting
 
 FEATURES = 64
@@ -27,11 +28,10 @@ def _work(samples: int, steps: int, impl: str) -> Work:
 
 
 @perfsuite.case(
+    smoke={"samples": 512, "steps": 64, "impl": ["each_step", "at_end"]},
     # 128 MiB on a GPU, so that a step takes it about as long as the host takes to issue one.
-    axes={"samples": [524288], "steps": [64], "impl": ["each_step", "at_end"]},
-    smoke={"samples": [512]},
-    full={"steps": [16, 64, 256]},
-    needs=(package("torch"),),
+    nightly={"samples": 524288, "steps": 64, "impl": ["each_step", "at_end"]},
+    full={"samples": 524288, "steps": [16, 256], "impl": ["each_step", "at_end"]},
     work=_work,
     metrics=[counting.READS],
     regime=Regime.END_TO_END,
@@ -57,8 +57,6 @@ def host_sync(ctx: Any, samples: int, steps: int, impl: str) -> Workload:
         return x, y
 
     def exact() -> dict[str, float]:
-        import torch
-
         x = torch.ones(512, FEATURES, device=ctx.place)
         reads = perfsuite.count_operators(lambda: run(x, x[:, 0], steps))[counting.READ]
         return {"host_reads": float(reads)}
@@ -106,16 +104,12 @@ def _read_too_early(x: Any, y: Any, steps: int) -> tuple[Any, Any]:
 
 
 def _on_host(total: float) -> Any:
-    import torch
-
     # In fp32, as the losses are, so that the check allows for what fp32 sums differ by.
     return torch.tensor([total], dtype=torch.float32)
 
 
 def _reference(x: Any, y: Any, steps: int) -> tuple[Any, Any]:
     """Descend in float64 on the normal equations, which know the samples by their products only."""
-    import torch
-
     x, y = x.cpu().double(), y.cpu().double()
     squared, crossed, offset = x.T @ x / len(x), x.T @ y / len(x), y @ y / len(x)
     weights, total = torch.zeros_like(crossed), torch.zeros_like(offset)

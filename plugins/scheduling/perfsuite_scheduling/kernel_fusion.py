@@ -7,37 +7,33 @@ from collections.abc import Callable
 from typing import Any
 
 import perfsuite
-from perfsuite import Claim, Regime, Work, Workload, cuda, package
+from perfsuite import Regime, cuda, package
+from perfsuite.gpu import compiled, torch
 
-_VALUE_BYTES = 4
 _SLOPE = math.sqrt(2 / math.pi)
 _CUBE = 0.044715
+# 1 + 1 + 2 + 1 + 1 + 1 + 1 + 2 elements read and 8 written, for each that is read and written once.
+_BEATS = perfsuite.Beats(
+    "eager",
+    2.0,
+    "counted: written out, GELU reads 10 elements and writes 8 for each that one kernel reads once "
+    "and writes once, a ratio of 9 where memory is what it takes; AI Systems Performance "
+    "Engineering, companion code, folder ch12: 2.8 for an elementwise chain on a B200, and 2 is "
+    "asked for",
+    at={"n": (2**24, 2**26)},
+    needs=(cuda(),),
+    name="fusion",
+)
 
 
-def _work(n: int, impl: str) -> Work:
-    return Work(read_bytes=n * _VALUE_BYTES, write_bytes=n * _VALUE_BYTES)
-
-
-def _memory_bytes(n: int, impl: str) -> int:
+@perfsuite.operator(
+    smoke={"n": 2**16, "impl": ["eager", "triton"]},
+    nightly={"n": 2**24},
+    full={"n": [2**16, 2**20, 2**24, 2**26]},
     # Input, output, two intermediates at a time, and the float64 reference with its own.
-    return n * (4 * _VALUE_BYTES + 3 * 8)
-
-
-@perfsuite.case(
-    axes={"n": [2**16, 2**24], "impl": ["eager", "torch", "triton"]},
-    smoke={"n": [2**16]},
-    full_only=[{"n": [2**16], "impl": ["torch"]}],
-    full={
-        "n": [2**16, 2**20, 2**24, 2**26],
-        "impl": ["eager", "torch", "triton", "compile"],
-    },
-    needs=(
-        package("torch"),
-        package("triton").when(impl=("triton", "compile")),
-        cuda().when(impl=("triton", "compile")),
-    ),
-    work=_work,
-    memory_bytes=_memory_bytes,
+    memory_bytes=lambda n, impl: n * (4 * 4 + 3 * 8),
+    captures=False,
+    rotates=False,
     metrics=[perfsuite.KERNELS],
     regime=Regime.END_TO_END,
     cold=False,
@@ -45,7 +41,7 @@ def _memory_bytes(n: int, impl: str) -> int:
     source="kernel fusion: AI Systems Performance Engineering, chapters 7 and 8; "
     "GELU: Hendrycks and Gimpel, arXiv:1606.08415, section 2",
 )
-def kernel_fusion(ctx: Any, n: int, impl: str) -> Workload:
+def kernel_fusion(rng: Any, *, n: int) -> Any:
     """Apply GELU, x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x**3))), to n fp32 values.
 
     ``eager`` is the formula as models write it: eight operators, each a kernel that goes through
@@ -56,93 +52,42 @@ def kernel_fusion(ctx: Any, n: int, impl: str) -> Workload:
     ceiling and 90 % of a copy's rate. End to end that is 46.7 us, 65 %: the rest is the host's
     launch and wait.
     """
-    launch = _launch_of(impl)
-
-    def exact() -> dict[str, float]:
-        import torch
-
-        x, y = torch.zeros(2, n, device=ctx.place)
-        return {"kernels": perfsuite.count_kernels(ctx, lambda: launch(x, y))}
-
-    return Workload(
-        fn=launch,
-        make_inputs=lambda rng: (rng.randn(n), rng.empty(n)),
-        reference=_reference,
-        wrong=_exact_instead,
-        captures=False,
-        rotates=False,
-        exact=exact,
-    )
+    return rng.randn(n), rng.empty(n)
 
 
-def _launch_of(impl: str) -> Callable[[Any, Any], Any]:
-    if impl == "triton":
-        from perfsuite_scheduling.kernel_fusion_triton import gelu
-
-        return gelu
-    if impl == "compile":
-        return _compiled()
-    return {"eager": _launch_eager, "torch": _launch_torch}[impl]
-
-
-def _compiled() -> Callable[[Any, Any], Any]:
-    """Return the formula compiled in this process, at its first launch, with no tile timed."""
-    import torch
-    from torch._inductor import config
-
-    config.compile_threads = 1
-    options = {"triton.autotune_pointwise": False}
-    made: Callable[[Any, Any], Any] = torch.compile(
-        _launch_eager, fullgraph=True, dynamic=False, options=options
-    )
-    return made
-
-
-def _launch_eager(x: Any, y: Any) -> Any:
-    import torch
-
-    return 0.5 * x * (1.0 + torch.tanh(_SLOPE * (x + _CUBE * torch.pow(x, 3.0))))
-
-
-def _launch_torch(x: Any, y: Any) -> Any:
-    import torch
-
-    return torch.nn.functional.gelu(x, approximate="tanh")
-
-
+@kernel_fusion.reference
 def _reference(x: Any, y: Any) -> Any:
     """Use that (1 + tanh u) / 2 is 1 / (1 + exp(-2u)), in float64."""
     wide = x.double()
     return wide / (1 + (-2 * _SLOPE * (wide + _CUBE * wide**3)).exp())
 
 
+@kernel_fusion.wrong
 def _exact_instead(x: Any, y: Any) -> Any:
     """Take the GELU that is not approximated, as a model with the other activation would."""
-    import torch
-
     return torch.nn.functional.gelu(x)
 
 
-# 1 + 1 + 2 + 1 + 1 + 1 + 1 + 2 elements read and 8 written, for each that is read and written once.
-_COUNT = (
-    "counted: written out, GELU reads 10 elements and writes 8 for each that one kernel reads once "
-    "and writes once, a ratio of 9 where memory is what it takes; AI Systems Performance "
-    "Engineering, companion code, folder ch12: 2.8 for an elementwise chain on a B200, and 2 is "
-    "asked for"
-)
-CASES: tuple[perfsuite.Case | Claim, ...] = (
-    kernel_fusion,
-    *(
-        Claim(
-            name=f"fusion_{impl}",
-            case="kernel_fusion",
-            faster={"impl": impl},
-            than={"impl": "eager"},
-            by=2.0,
-            at={"n": (2**24, 2**26)},
-            needs=(cuda(),),
-            source=_COUNT,
-        )
-        for impl in ("torch", "triton")
-    ),
-)
+@kernel_fusion.impl
+def _eager(x: Any, y: Any) -> Any:
+    return 0.5 * x * (1.0 + torch.tanh(_SLOPE * (x + _CUBE * torch.pow(x, 3.0))))
+
+
+@kernel_fusion.impl(beats=_BEATS)
+def _torch(x: Any, y: Any) -> Any:
+    return torch.nn.functional.gelu(x, approximate="tanh")
+
+
+@kernel_fusion.impl(needs=[cuda(), package("triton")], beats=_BEATS)
+def _triton(ctx: Any) -> Callable[..., Any]:
+    from perfsuite_scheduling.kernel_fusion_triton import gelu
+
+    return gelu
+
+
+@kernel_fusion.impl(needs=[cuda(), package("triton")], tier="full")
+def _compile(ctx: Any) -> Callable[..., Any]:
+    return compiled(_eager)
+
+
+CASES = (kernel_fusion,)

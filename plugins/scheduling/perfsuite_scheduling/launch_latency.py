@@ -7,36 +7,33 @@ from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite import Claim, Regime, Workload, cuda, package
+from perfsuite import Regime, cuda, package
+from perfsuite.gpu import torch
 
 SOURCE = Path(__file__).with_name("launch_latency.cu")
 # The kernel of each implementation in CUDA C++, and the numbers it is given beside two pointers:
 # they add up to one.
 FUNCTIONS = {"cuda": "add_one", "cuda_5": "add_one_5", "cuda_19": "add_one_19"}
 _NUMBERS = {"cuda": (), "cuda_5": (1, -1, 1), "cuda_19": (1, *(-1, 1) * 8)}
-Add = Callable[[Any, Any], Any]
+Launch = Callable[[Any, Any], None]
 
 
-@perfsuite.case(
-    axes={"burst": [1, 64], "impl": ["torch", "triton", "cuda"]},
-    full={"impl": ["torch", "triton", *FUNCTIONS, "numba", "cupy"]},
-    waits=lambda burst, **_: burst == 1,
-    needs=(
-        package("torch"),
-        package("triton").when(impl="triton"),
-        package("numba_cuda").when(impl="numba"),
-        package("cupy").when(impl="cupy"),
-        cuda().when(impl=("triton", *FUNCTIONS, "numba", "cupy")),
-    ),
+@perfsuite.operator(
+    smoke={"burst": 64},
+    nightly={"burst": 1},
+    full={"burst": [1, 64]},
     metrics=[perfsuite.KERNELS],
+    tolerance=0.0,
+    captures=False,
     regime=Regime.END_TO_END,
     cold=False,
     tags=["launch"],
     canary={device: {"burst": 1, "impl": "torch"} for device in ("cuda", "cpu")},
     source="launch overhead: AI Systems Performance Engineering, chapter 7; microsoft/"
     "superbenchmark, kernel-launch; meta-pytorch/tritonbench, launch_latency",
+    work=None,
 )
-def launch_latency(ctx: Any, burst: int, impl: str) -> Workload:
+def launch_latency(rng: Any, *, burst: int) -> Any:
     """Start a kernel that adds one to one int32, ``burst`` times in a row, and wait for the last.
 
     A burst of 1 is the time from the call to the result; one of 64 shows what each further launch
@@ -46,52 +43,63 @@ def launch_latency(ctx: Any, burst: int, impl: str) -> Workload:
     ``cuda`` with 5 and 19 arguments instead of 2: what an argument costs. ``numba`` and ``cupy``
     (its RawKernel) are told torch's stream at each launch; numba makes arrays of the tensors too.
     """
-    add = _adder(ctx, impl)
+    return rng.randint(0, 2**20, 1), rng.empty(1, dtype="int32")
 
+
+@launch_latency.reference
+def _sum_on_host(x: Any, y: Any, *, burst: int) -> Any:
+    return torch.tensor([int(x.item()) + burst], dtype=torch.int32)
+
+
+@launch_latency.wrong
+def _one_launch_is_lost(x: Any, y: Any, *, burst: int) -> Any:
+    return _sum_on_host(x, y, burst=burst - 1)
+
+
+def _in_a_row(add: Launch, burst: int) -> Launch:
     def launch(x: Any, y: Any) -> None:
         add(x, y)
         for _ in range(burst - 1):
             add(y, y)
 
-    def exact() -> dict[str, float]:
-        import torch
+    return launch
 
-        x, y = (torch.zeros(1, dtype=torch.int32, device=ctx.place) for _ in range(2))
-        return {"kernels": perfsuite.count_kernels(ctx, lambda: launch(x, y))}
 
-    return Workload(
-        fn=launch,
-        make_inputs=lambda rng: (rng.randint(0, 2**20, 1), rng.empty(1, dtype="int32")),
-        reference=lambda x, y: _sum_on_host(x, burst),
-        wrong=lambda x, y: _sum_on_host(x, burst - 1),  # one launch is lost
-        tolerance=0.0,
-        captures=False,
-        exact=exact,
+@launch_latency.impl
+def _torch(ctx: Any, *, burst: int) -> Launch:
+    return _in_a_row(lambda source, target: torch.add(source, 1, out=target), burst)
+
+
+@launch_latency.impl(needs=[cuda(), package("triton")])
+def _triton(ctx: Any, *, burst: int) -> Launch:
+    from perfsuite_scheduling.launch_latency_triton import add_one
+
+    return _in_a_row(add_one, burst)
+
+
+def _cuda(ctx: Any, *, burst: int, impl: str) -> Launch:
+    kernel, numbers = ctx.load_cuda(SOURCE, FUNCTIONS[impl]), _NUMBERS[impl]
+    return _in_a_row(lambda source, target: kernel(1, 1, source, target, *numbers), burst)
+
+
+for _name in FUNCTIONS:
+    launch_latency.impl(
+        _cuda, name=_name, needs=[cuda()], tier="smoke" if _name == "cuda" else "full"
     )
 
 
-def _sum_on_host(x: Any, count: int) -> Any:
-    import torch
+@launch_latency.impl(needs=[cuda(), package("numba_cuda")], tier="full")
+def _numba(ctx: Any, *, burst: int) -> Launch:
+    from perfsuite_scheduling.launch_latency_python import numba_add
 
-    return torch.tensor([int(x.item()) + count], dtype=torch.int32)
-
-
-def _adder(ctx: Any, impl: str) -> Add:
-    if impl == "torch":
-        import torch
-
-        return lambda source, target: torch.add(source, 1, out=target)
-    if impl == "triton":
-        from perfsuite_scheduling.launch_latency_triton import add_one
-
-        return add_one
-    if impl in {"numba", "cupy"}:
-        from perfsuite_scheduling import launch_latency_python
-
-        made: Add = getattr(launch_latency_python, f"{impl}_add")()
-        return made
-    kernel, numbers = ctx.load_cuda(SOURCE, FUNCTIONS[impl]), _NUMBERS[impl]
-    return lambda source, target: kernel(1, 1, source, target, *numbers)
+    return _in_a_row(numba_add(), burst)
 
 
-CASES: tuple[perfsuite.Case | Claim, ...] = (launch_latency,)
+@launch_latency.impl(needs=[cuda(), package("cupy")], tier="full")
+def _cupy(ctx: Any, *, burst: int) -> Launch:
+    from perfsuite_scheduling.launch_latency_python import cupy_add
+
+    return _in_a_row(cupy_add(), burst)
+
+
+CASES = (launch_latency,)

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite import CaseError, Claim, Metric, Regime, Scenario, cuda, package
+from perfsuite import CaseError, Claim, Metric, Regime, Scenario, cuda
+from perfsuite.gpu import torch
 from perfsuite_scheduling.lazy_loading_child import SIZE
 
 CHILD = Path(__file__).with_name("lazy_loading_child.py")
@@ -22,8 +23,8 @@ _LIMIT_S = 50.0
 
 
 @perfsuite.case(
-    axes={"impl": ["eager", "lazy"]},
-    needs=(package("torch"), cuda()),
+    smoke={"impl": [*MODES]},
+    needs=(cuda(),),
     metrics=[Metric(name, "ms") for name in _TOLD],
     regime=Regime.END_TO_END,
     cold=False,
@@ -64,13 +65,11 @@ def lazy_loading(ctx: Any, impl: str) -> Scenario:
 
 def _library() -> str:
     """Return the cuBLAS that torch has brought into this process."""
-    import torch
-
     for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
         path = line.partition("/")[2]
         if path.rpartition("/")[2].startswith("libcublas.so"):
             return f"/{path}"
-    what = f"torch {torch.__version__} has not loaded libcublas.so"
+    what = f"torch {torch.version.__version__} has not loaded libcublas.so"
     raise CaseError(what, remedy="install a CUDA build of torch")
 
 
@@ -92,8 +91,6 @@ def child_times(library: str, impl: str) -> dict[str, float]:
 
 def output_of(total: float, mode: float) -> Any:
     """Return what is compared: the sum of the product, and the driver's mode."""
-    import torch
-
     return torch.tensor([total, mode], dtype=torch.float64)
 
 

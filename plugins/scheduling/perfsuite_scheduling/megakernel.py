@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite import Claim, Work, Workload, arch, cuda, package
-from perfsuite_scheduling.work_queue import multiprocessors
+from perfsuite import Claim, Work, Workload, arch, cuda
+from perfsuite.gpu import sm_count, torch
 
 SOURCE = Path(__file__).with_name("megakernel.cu")
 # Llama 3.2 1B: hidden size, heads, heads of keys and values, their size, inner size.
@@ -44,10 +44,12 @@ def _memory_bytes(context: int, impl: str) -> int:
 
 
 @perfsuite.case(
-    axes={"context": [777, 1024], "impl": ["eager", "graph", "persistent"]},
-    full={"context": [129, 777, 1024, 2048]},
-    full_only=[{"context": [777], "impl": ["eager", "graph"]}],
-    needs=(package("torch"), cuda(), arch("sm_90+")),
+    smoke=[
+        {"context": 1024, "impl": ["eager", "graph", "persistent"]},
+        {"context": 777, "impl": "persistent"},
+    ],
+    full={"context": [129, 777, 1024, 2048], "impl": ["eager", "graph", "persistent"]},
+    needs=(cuda(), arch("sm_90+")),
     work=_work,
     memory_bytes=_memory_bytes,
     metrics=[perfsuite.KERNELS],
@@ -72,15 +74,6 @@ def megakernel(ctx: Any, context: int, impl: str) -> Workload:
     turn = turn_of(context - 1, ctx.place)
     run = _persistent(ctx, context, turn) if impl == "persistent" else _eager(turn)
 
-    def exact() -> dict[str, float]:
-        import torch
-
-        kind = {"dtype": torch.bfloat16, "device": ctx.place}
-        x, y = torch.zeros(2, HIDDEN, **kind)
-        weights = tuple(torch.zeros(*shape, **kind) for shape in _SHAPES)
-        cache = tuple(torch.zeros(2, KV_HEADS, context, SIDE, **kind))
-        return {"kernels": perfsuite.count_kernels(ctx, lambda: run(x, weights, cache, y))}
-
     return Workload(
         fn=run,
         make_inputs=lambda rng: make_inputs(rng, context),
@@ -91,7 +84,6 @@ def megakernel(ctx: Any, context: int, impl: str) -> Workload:
         ).bfloat16(),
         captures=impl != "eager",
         in_place=True,  # the token's own keys and values go into the cache
-        exact=exact,
     )
 
 
@@ -118,16 +110,12 @@ def make_inputs(rng: Any, context: int) -> tuple[Any, ...]:
 
 def turn_of(position: int, place: str) -> Any:
     """Return the cosines and the sines of a position's angles, in fp32."""
-    import torch
-
     angles = position * THETA ** -(torch.arange(0, SIDE, 2, dtype=torch.float64) / SIDE)
     return torch.cat((angles.cos(), angles.sin())).float().to(place)
 
 
 def _persistent(ctx: Any, context: int, turn: Any) -> Callable[..., None]:
-    import torch
-
-    blocks = multiprocessors()
+    blocks = sm_count()
     kernel = ctx.load_cuda(SOURCE, "decode_layer", options=options(blocks, context))
     # Zero once: the barrier counts on from launch to launch.
     scratch = torch.zeros(SCRATCH_BYTES, dtype=torch.uint8, device=ctx.place)
@@ -144,15 +132,12 @@ def options(blocks: int, context: int) -> tuple[str, ...]:
 
 
 def _eager(turn: Any) -> Callable[..., Any]:
-    import torch
-
     tables = turn.to(torch.bfloat16).view(2, 1, -1).repeat(1, 1, 2)
     return lambda x, weights, cache, y: eager(x, weights, cache, tables)
 
 
 def eager(x: Any, weights: Any, cache: Any, tables: Any) -> Any:
     """Return the layer's output as models write it, in bf16; ``tables``: cosines, sines twice."""
-    import torch
     from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 
     qkv, out, gate_up, down, norms = weights
@@ -174,8 +159,6 @@ def eager(x: Any, weights: Any, cache: Any, tables: Any) -> Any:
 
 
 def _half_turned(heads: Any) -> Any:
-    import torch
-
     first, second = heads.chunk(2, dim=-1)
     return torch.cat((-second, first), dim=-1)
 
@@ -185,8 +168,6 @@ def reference(x: Any, weights: Any, cache: Any, context: int, position: int | No
 
     ``position`` is the query's, the last one if it is not given.
     """
-    import torch
-
     qkv, out, gate_up, down, norms = (each.double() for each in weights)
     token = x.double()
     query, key, value = (qkv @ _normalised(token, norms[0])).split((HIDDEN, KV, KV))
@@ -209,8 +190,6 @@ def _normalised(values: Any, scale: Any) -> Any:
 
 
 def _turned(values: Any, position: int) -> Any:
-    import torch
-
     heads = values.view(-1, 2, SIDE // 2)
     pairs = torch.complex(heads[:, 0], heads[:, 1])
     places = torch.arange(0, SIDE, 2, dtype=torch.float64, device=values.device) / SIDE

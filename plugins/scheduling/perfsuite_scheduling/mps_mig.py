@@ -16,6 +16,7 @@ from typing import Any
 
 import perfsuite
 from perfsuite import CaseError, Metric, Regime, Scenario, cuda, feature, package
+from perfsuite.gpu import torch
 from perfsuite_scheduling import congruence, streams
 from perfsuite_scheduling.mps_mig_child import ROUNDS, VALUES
 
@@ -26,9 +27,8 @@ _PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 
 
 @perfsuite.case(
-    axes={"impl": ["one_process", "time_sliced", "mps", "mig"]},
+    smoke={"impl": ["one_process", "time_sliced", "mps", "mig"]},
     needs=(
-        package("torch"),
         package("cuda.core"),
         cuda(),
         feature("mps").when(impl="mps"),
@@ -147,15 +147,11 @@ def _slices() -> list[str]:
 
 def left_after(jobs: int) -> float:
     """Return the sum of what a client's values are after its jobs."""
-    import torch
-
     values = congruence.advance(torch.arange(VALUES, dtype=torch.int32), ROUNDS * jobs)
     return float((values.long() & congruence.MASK).sum())
 
 
 def _output(sums: Sequence[float]) -> Any:
-    import torch
-
     return torch.tensor(sums, dtype=torch.float64)
 
 

@@ -5,57 +5,51 @@ from __future__ import annotations
 from typing import Any
 
 import perfsuite
-from perfsuite import Claim, Work, Workload, arch, cuda, package
+from perfsuite import arch, cuda, package
+from perfsuite.gpu import torch
 from perfsuite_scheduling import smoothing
 
-_VALUE_BYTES = 4
 
-
-def _work(steps: int, impl: str) -> Work:
-    moved = steps * smoothing.N * _VALUE_BYTES
+@perfsuite.operator(
+    smoke={"steps": 64},
+    full={"steps": [16, 128]},
+    needs=[package("triton"), cuda(), arch("sm_90+")],
     # Paced launches come from a graph; the early ones do not follow one another.
-    kernels = steps if impl == "plain" else 0
-    return Work(read_bytes=moved, write_bytes=moved, kernels=kernels, start="graph_node")
-
-
-@perfsuite.case(
-    axes={"steps": [64], "impl": ["plain", "early"]},
-    full={"steps": [16, 64, 128]},
-    needs=(package("torch"), package("triton"), cuda(), arch("sm_90+")),
-    work=_work,
+    work=lambda steps, impl: smoothing.work(
+        steps, kernels=steps * (impl == "plain"), start="graph_node"
+    ),
     metrics=[perfsuite.KERNELS],
     cold=False,
     tags=["launch", "pdl"],
     source="NVIDIA, CUDA C++ Programming Guide, Programmatic Dependent Launch and Synchronization",
 )
-def pdl(ctx: Any, steps: int, impl: str) -> Workload:
+def pdl(rng: Any, *, steps: int) -> Any:
     """Take ``steps`` dependent smoothing steps over 8192 fp32 values, a Triton kernel each.
 
     ``early`` launches each with programmatic stream serialisation: its blocks are set up while the
     kernel before it still runs, and wait for that one's end before they read. ``plain`` is the same
     kernel without.
     """
-    import torch
+    return smoothing.inputs(rng)
 
+
+pdl.reference(smoothing.reference)
+
+
+@pdl.wrong
+def _one_step_behind(x: Any, y: Any, *, steps: int) -> Any:
+    """Read what the step before last has left: a kernel did not wait."""
+    return smoothing.smooth(x, steps - 1)
+
+
+@pdl.impl
+def _plain(ctx: Any, *, steps: int, impl: str) -> smoothing.Launch:
     from perfsuite_scheduling.pdl_triton import chain
 
     scratch = torch.empty(smoothing.N, device=ctx.place)
-
-    def launch(x: Any, y: Any) -> None:
-        chain(x, y, scratch, steps=steps, early=impl == "early")
-
-    def exact() -> dict[str, float]:
-        x, y = torch.zeros(2, smoothing.N, device=ctx.place)
-        return {"kernels": perfsuite.count_kernels(ctx, lambda: launch(x, y))}
-
-    return Workload(
-        fn=launch,
-        make_inputs=lambda rng: (rng.randn(smoothing.N), rng.empty(smoothing.N)),
-        reference=lambda x, y: smoothing.reference(x, steps),
-        # A kernel that does not wait reads what the step before last has left.
-        wrong=lambda x, y: smoothing.smooth(x, steps - 1),
-        exact=exact,
-    )
+    return lambda x, y: chain(x, y, scratch, steps=steps, early=impl == "early")
 
 
-CASES: tuple[perfsuite.Case | Claim, ...] = (pdl,)
+pdl.impl(_plain, name="early")
+
+CASES = (pdl,)

@@ -6,6 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from perfsuite import Work
+from perfsuite.gpu import torch
+
+Launch = Callable[[Any, Any], None]
+
 # A step reads 32 KiB and writes 32 KiB: the smallest working set of gpu-benches' small kernels.
 N = 8192
 THREADS = 256
@@ -26,11 +31,23 @@ GPU_BENCHES = (
 )
 
 
-def load_chain(ctx: Any, steps: int, *, blocks: int = BLOCKS) -> Callable[[Any, Any, Any], None]:
-    """Return ``chain(x, y, scratch)``: one kernel a step, the last of which writes y."""
-    step = ctx.load_cuda(SOURCE, "step", options=cuda_options(blocks))
+def work(steps: int, *, kernels: int = 0, start: str = "launch") -> Work:
+    """Return what so many steps read and write."""
+    moved = steps * N * 4
+    return Work(read_bytes=moved, write_bytes=moved, kernels=kernels, start=start)
 
-    def chain(x: Any, y: Any, scratch: Any) -> None:
+
+def inputs(rng: Any) -> tuple[Any, Any]:
+    """Return the values and room for the result."""
+    return rng.randn(N), rng.empty(N)
+
+
+def load_chain(ctx: Any, steps: int, *, blocks: int = BLOCKS) -> Launch:
+    """Return ``chain(x, y)``: one kernel a step, the last of which writes y."""
+    step = ctx.load_cuda(SOURCE, "step", options=cuda_options(blocks))
+    scratch = torch.empty(N, device=ctx.place)
+
+    def chain(x: Any, y: Any) -> None:
         source = x
         for left in reversed(range(steps)):
             target = scratch if left % 2 else y
@@ -40,10 +57,16 @@ def load_chain(ctx: Any, steps: int, *, blocks: int = BLOCKS) -> Callable[[Any, 
     return chain
 
 
-def reference(x: Any, steps: int) -> Any:
-    """Return x after ``steps`` steps in float64: one multiplication a frequency, on the host."""
-    import torch
+def load_resident(ctx: Any, steps: int, *, blocks: int = BLOCKS, name: str = "steps") -> Launch:
+    """Return ``run(x, y)``: one kernel whose blocks meet at a barrier after each step."""
+    kernel = ctx.load_cuda(SOURCE, name, options=cuda_options(blocks))
+    scratch = torch.empty(N, device=ctx.place)
+    arrivals = torch.zeros(1, dtype=torch.int32, device=ctx.place)
+    return lambda x, y: kernel(blocks, N // blocks, x, y, scratch, arrivals, steps)
 
+
+def reference(x: Any, y: Any, *, steps: int) -> Any:
+    """Return x after ``steps`` steps in float64: one multiplication a frequency, on the host."""
     spectrum = torch.fft.rfft(x.cpu().double())
     angle = 2 * torch.pi * torch.arange(len(spectrum), dtype=torch.float64) / len(x)
     return torch.fft.irfft(spectrum * (0.5 + 0.5 * angle.cos()) ** steps, n=len(x))
@@ -56,10 +79,8 @@ def smooth(x: Any, steps: int) -> Any:
     return x
 
 
-def smooth_apart(x: Any, steps: int, *, blocks: int = BLOCKS) -> Any:
+def smooth_apart(x: Any, y: Any, *, steps: int, blocks: int = BLOCKS) -> Any:
     """Take the steps as if a block never saw what others write: the barrier is missing."""
-    import torch
-
     rows = x.view(blocks, N // blocks)
     before, after = rows.roll(1, 0)[:, -1:], rows.roll(-1, 0)[:, :1]
     for _ in range(steps):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import perfsuite
-from perfsuite import Metric, Regime, Scenario, cuda, package
+from perfsuite import Metric, Regime, Scenario, cuda
+from perfsuite.gpu import torch
 from perfsuite_scheduling import congruence, streams
 
 REQUESTS = 100
@@ -21,8 +22,8 @@ _MS_US = 1000.0
 
 
 @perfsuite.case(
-    axes={"impl": list(PRIORITIES)},
-    needs=(package("torch"), cuda()),
+    smoke={"impl": [*PRIORITIES]},
+    needs=(cuda(),),
     regime=Regime.END_TO_END,
     cold=False,
     metrics=[Metric("p50_us", "us"), Metric("p99_us", "us")],
@@ -40,8 +41,6 @@ def stream_priority(ctx: Any, impl: str) -> Scenario:
     request stood first in its stream to its end (nearest ranks). The time of a play is mostly the
     busy kernels', so there is no claim on it. Results are compared to the bit.
     """
-    import torch
-
     busy = ctx.load_cuda(streams.SOURCE, "advance", options=cuda_options(LONG_ROUNDS))
     short = ctx.load_cuda(streams.SOURCE, "advance", options=cuda_options(SHORT_ROUNDS))
     beside = torch.cuda.Stream(priority=PRIORITIES["default"])
@@ -87,8 +86,6 @@ def cuda_options(rounds: int) -> tuple[str, ...]:
 
 def requests(seed: int, place: str) -> Any:
     """Return the values of all requests, the same from the same seed."""
-    import torch
-
     generator = torch.Generator(device=place).manual_seed(seed)
     shape, low, high = (REQUESTS, SIZE), -(2**31), 2**31 - 1
     return torch.randint(low, high, shape, dtype=torch.int32, device=place, generator=generator)

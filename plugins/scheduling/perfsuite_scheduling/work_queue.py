@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite import Claim, Workload, cuda, package
+from perfsuite import cuda
+from perfsuite.gpu import sm_count, torch
 from perfsuite_scheduling import congruence
 
 SOURCE = Path(__file__).with_name("work_queue.cu")
@@ -23,8 +24,7 @@ FUNCTIONS = {
     "queue": "atomic_queue",
     "sorted": "sorted_queue",
 }
-_N = ITEMS * THREADS
-_VALUE_BYTES = 4
+Launch = Callable[[Any, Any, Any], None]
 # The longest item takes 64 times the shortest, and 12 times the mean.
 LEAST_ROUNDS = 32
 MOST_ROUNDS = 2048
@@ -49,24 +49,21 @@ def rounds_of(lengths: str) -> tuple[int, ...]:
     return tuple(rising[place] for place in order)
 
 
-def _memory_bytes(lengths: str, impl: str) -> int:
+@perfsuite.operator(
+    smoke={"lengths": "pareto", "impl": ["static", "blocks", "queue"]},
+    nightly={"lengths": "equal", "impl": ["static", "queue"]},
+    full={"lengths": ["equal", "pareto", "rising"]},
+    needs=[cuda()],
     # Input, output, and the reference's 64-bit numbers, four arrays of them at a time.
-    return _N * (2 * _VALUE_BYTES + 4 * 8)
-
-
-@perfsuite.case(
-    axes={"lengths": ["equal", "pareto"], "impl": ["static", "blocks", "queue"]},
-    smoke={"lengths": ["pareto"]},
-    full={"lengths": ["equal", "pareto", "rising"], "impl": [*FUNCTIONS]},
-    full_only=[{"lengths": ["equal"], "impl": ["blocks"]}],
-    needs=(package("torch"), cuda()),
-    memory_bytes=_memory_bytes,
+    memory_bytes=lambda lengths, impl: ITEMS * THREADS * (2 * 4 + 4 * 8),
+    work=None,
+    tolerance=0.0,
     metrics=[perfsuite.KERNELS],
     cold=False,
     tags=["load_balance", "persistent"],
     source="atomic work queues: AI Systems Performance Engineering, chapters 6 and 7",
 )
-def work_queue(ctx: Any, lengths: str, impl: str) -> Workload:
+def work_queue(rng: Any, *, lengths: str) -> Any:
     """Work through 4096 items of 1024 values, each item so many dependent rounds of arithmetic.
 
     ``static`` gives each of two blocks a multiprocessor the same number of neighbouring items;
@@ -78,72 +75,56 @@ def work_queue(ctx: Any, lengths: str, impl: str) -> Workload:
     exact arithmetic on whole numbers modulo 2**32, so results are compared to the bit; no rate of
     such operations is known, so that no work is stated.
     """
-    import torch
-
-    rounds = torch.tensor(rounds_of(lengths), dtype=torch.int32, device=ctx.place)
-    run = _launch_of(ctx, impl)
-
-    def exact() -> dict[str, float]:
-        x, y = torch.zeros(2, ITEMS, THREADS, dtype=torch.int32, device=ctx.place)
-        return {"kernels": perfsuite.count_kernels(ctx, lambda: run(rounds, x, y))}
-
-    return Workload(
-        fn=run,
-        make_inputs=lambda rng: (
-            rounds,
-            rng.randint(-(2**31), 2**31 - 1, ITEMS, THREADS),
-            rng.empty(ITEMS, THREADS, dtype="int32"),
-        ),
-        reference=lambda rounds, x, y: congruence.advance(x, rounds[:, None]),
-        wrong=_without_last,
-        tolerance=0.0,
-        exact=exact,
-    )
+    values = rng.randint(-(2**31), 2**31 - 1, ITEMS, THREADS)
+    rounds = torch.tensor(rounds_of(lengths), dtype=torch.int32, device=values.device)
+    return rounds, values, rng.empty(ITEMS, THREADS, dtype="int32")
 
 
-def _launch_of(ctx: Any, impl: str) -> Callable[[Any, Any, Any], None]:
-    import torch
-
-    kernel = ctx.load_cuda(SOURCE, FUNCTIONS[impl], options=OPTIONS)
-    grid = ITEMS if impl == "blocks" else BLOCKS_PER_SM * multiprocessors()
-    if impl in {"static", "blocks"}:
-        return lambda rounds, x, y: kernel(grid, THREADS, rounds, x, y)
-    # Zero once: the last block of each launch leaves the queue as the next one needs it.
-    queue = torch.zeros(2, dtype=torch.int32, device=ctx.place)
-    if impl == "queue":
-        return lambda rounds, x, y: kernel(grid, THREADS, rounds, x, y, queue)
-
-    def longest_first(rounds: Any, x: Any, y: Any) -> None:
-        order = rounds.argsort(descending=True)
-        kernel(grid, THREADS, rounds, x, y, queue, order)
-
-    return longest_first
+@work_queue.reference
+def _reference(rounds: Any, x: Any, y: Any) -> Any:
+    return congruence.advance(x, rounds[:, None])
 
 
-def multiprocessors() -> int:
-    """Return how many multiprocessors this GPU has."""
-    import torch
-
-    return int(torch.cuda.get_device_properties(0).multi_processor_count)
-
-
+@work_queue.wrong
 def _without_last(rounds: Any, x: Any, y: Any) -> None:
     """Leave the last item out: the share was rounded down, or a ticket was taken twice."""
     y[:-1].copy_(congruence.advance(x[:-1], rounds[:-1, None]))
 
 
-CASES: tuple[perfsuite.Case | Claim, ...] = (
-    work_queue,
-    Claim(
-        name="queue_over_static",
-        case="work_queue",
-        faster={"impl": "queue"},
-        than={"impl": "static"},
-        by=1.3,
+@work_queue.impl
+def _static(ctx: Any, *, impl: str) -> Launch:
+    kernel = ctx.load_cuda(SOURCE, FUNCTIONS[impl], options=OPTIONS)
+    grid = ITEMS if impl == "blocks" else BLOCKS_PER_SM * sm_count()
+    return lambda rounds, x, y: kernel(grid, THREADS, rounds, x, y)
+
+
+work_queue.impl(_static, name="blocks")
+
+
+@work_queue.impl(
+    beats=perfsuite.Beats(
+        "static",
+        1.3,
+        "AI Systems Performance Engineering, companion code, folder ch12: an atomic queue is 5.4 "
+        "times as fast as a static split on a B200; how skewed work is decides that, so 1.3 is "
+        "asked for",
         at={"lengths": ("pareto", "rising")},
         needs=(cuda(),),
-        source="AI Systems Performance Engineering, companion code, folder ch12: an atomic "
-        "queue is 5.4 times as fast as a static split on a B200; how skewed work is decides that, "
-        "so 1.3 is asked for",
-    ),
+    )
 )
+def _queue(ctx: Any, *, impl: str) -> Launch:
+    kernel = ctx.load_cuda(SOURCE, FUNCTIONS[impl], options=OPTIONS)
+    grid = BLOCKS_PER_SM * sm_count()
+    # Zero once: the last block of each launch leaves the queue as the next one needs it.
+    queue = torch.zeros(2, dtype=torch.int32, device=ctx.place)
+
+    def launch(rounds: Any, x: Any, y: Any) -> None:
+        order = [rounds.argsort(descending=True)] if impl == "sorted" else []
+        kernel(grid, THREADS, rounds, x, y, queue, *order)
+
+    return launch
+
+
+work_queue.impl(_queue, name="sorted", tier="full")
+
+CASES = (work_queue,)

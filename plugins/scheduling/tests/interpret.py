@@ -33,7 +33,7 @@ def main() -> None:
         x = torch.randn(n)
         y, scratch = torch.full_like(x, math.nan), torch.full_like(x, math.nan)
         pdl_triton.chain(x, y, scratch, steps=steps, early=False)
-        report(f"chain {n} {steps}", y, smoothing.reference(x, steps))
+        report(f"chain {n} {steps}", y, smoothing.reference(x, y, steps=steps))
 
 
 if __name__ == "__main__":

@@ -29,17 +29,6 @@ def play_step(grid: int, block: int, source: Any, target: Any) -> None:
     target.copy_(smoothing.smooth(source, 1))
 
 
-def test_pieces_take_all_steps_and_a_lost_one_is_refused() -> None:
-    pytest.importorskip("torch")
-    from perfsuite.devices.protocol import open_device
-    from perfsuite.engine.check import check
-
-    workload = async_alloc.async_alloc.build(PlayedContext(), kib=64, impl="kept")
-    error = check(open_device("cpu"), workload, seed=3).known_error  # type: ignore[arg-type]
-    assert error is not None
-    assert error < 1e-6
-
-
 def test_each_workspace_is_given_back_before_the_next_is_taken() -> None:
     torch = pytest.importorskip("torch")
     events: list[str] = []
@@ -52,11 +41,5 @@ def test_each_workspace_is_given_back_before_the_next_is_taken() -> None:
     x, y = torch.randn(2, smoothing.N)
     async_alloc._pieces(PlayedContext(), spaces)(x, y)  # noqa: SLF001 - how pieces are put together
     assert events == ["take", "give"] * async_alloc.PIECES
-    want = smoothing.reference(x, async_alloc.STEPS)
+    want = smoothing.reference(x, y, steps=async_alloc.STEPS)
     torch.testing.assert_close(y.double(), want, rtol=1e-5, atol=1e-6)
-
-
-def test_work_counts_a_read_and_a_write_a_step() -> None:
-    work = async_alloc.async_alloc.work
-    assert work is not None
-    assert work(kib=64, impl="pool").bytes == 32 * 64 * 1024

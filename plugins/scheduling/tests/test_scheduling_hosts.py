@@ -24,7 +24,7 @@ from perfsuite_scheduling import (
     mps_mig_child,
     perf_kernels,
 )
-from perfsuite_scheduling.cluster_jobs import GPUS, NODES, draw_jobs, rate_of
+from perfsuite_scheduling.cluster_jobs import draw_jobs
 from perfsuite_scheduling.cluster_ticks import tick_through
 
 import perfsuite
@@ -48,16 +48,6 @@ def test_both_simulations_of_a_cluster_agree_to_the_number(
     assert cluster_scheduler.simulate(jobs, impl) == tick_through(jobs, impl)
 
 
-def test_cluster_that_forgets_what_crossing_nodes_costs_is_refused() -> None:
-    inspection = cluster_scheduler.cluster_scheduler.build(None, load=95, impl="packed")
-    assert isinstance(inspection, perfsuite.Inspection)
-    assert inspection.reference is not None
-    assert inspection.wrong is not None
-    found = inspection.read()
-    assert set(found) == {metric.name for metric in cluster_scheduler.cluster_scheduler.metrics}
-    assert inspection.reference() == found != inspection.wrong()
-
-
 def test_packing_helps_goodput_and_preemption_helps_urgent_jobs() -> None:
     jobs = draw_jobs(300, 95)
     told = {name: cluster_scheduler.simulate(jobs, name) for name in ("fifo", "packed")}
@@ -65,12 +55,6 @@ def test_packing_helps_goodput_and_preemption_helps_urgent_jobs() -> None:
     assert told["packed"]["goodput_percent"] > told["fifo"]["goodput_percent"]
     assert urgent["urgent_wait_min_mean"] < told["packed"]["urgent_wait_min_mean"]
     assert urgent["redone_gpu_min"] > told["packed"]["redone_gpu_min"] == 0
-
-
-def test_job_goes_slower_the_farther_its_nodes_are_apart() -> None:
-    assert rate_of({3}) > rate_of({0, 3}) > rate_of({3, 4})
-    assert all(1 <= job.gpus <= GPUS and job.parts > 0 for job in draw_jobs(300, 70))
-    assert NODES * 8 == GPUS
 
 
 @dataclass
@@ -184,15 +168,6 @@ def test_decode_layer_in_operators_is_right_and_a_wrong_position_is_refused() ->
     assert error < 0.006
 
 
-def test_decode_layer_reads_each_weight_once() -> None:
-    work = megakernel.megakernel.work
-    assert work is not None
-    weights = 2048 * 3072 + 2048 * 2048 + 3 * 2048 * 8192
-    assert work(context=1024, impl="eager").read_bytes == pytest.approx(
-        2 * (weights + 2 * 512 * 1024), rel=1e-3
-    )
-
-
 def test_requests_beside_long_kernels_are_told_from_lost_ones() -> None:
     torch = pytest.importorskip("torch")
     mix = green_context.Mix(green_context.Lanes(None, None), print, print, 32, "cpu")
@@ -227,15 +202,6 @@ def test_cublas_is_the_one_that_torch_has_loaded(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: line)
     with pytest.raises(perfsuite.CaseError, match="has not loaded libcublas"):
         lazy_loading.lazy_loading.build(None, impl="lazy")
-
-
-def test_other_loading_mode_is_refused() -> None:
-    torch = pytest.importorskip("torch")
-    for impl in ("eager", "lazy"):
-        assert not torch.equal(
-            lazy_loading.output_of(64**3, lazy_loading.MODES[impl]),
-            lazy_loading.output_of(64**3, 3 - lazy_loading.MODES[impl]),
-        )
 
 
 def test_clients_do_without_the_daemon_unless_they_are_to_use_it() -> None:

@@ -43,12 +43,6 @@ def test_every_kernel_compiles_for_both_targets_and_none_spills(opcodes: Opcodes
         assert not counts["LDL"] + counts["STL"], name
 
 
-def test_kernels_handed_over_have_names_of_their_own() -> None:
-    names = [kernel.name for kernel in perf_kernels()]
-    assert len(names) == len(set(names))
-    assert all(Path(kernel.file).is_file() for kernel in perf_kernels() if kernel.file)
-
-
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
 def test_barrier_is_one_atomic_and_drops_the_first_level_cache(
     opcodes: Opcodes, target: str

@@ -117,13 +117,6 @@ def test_requests_of_all_sizes_are_served_right(ctx: PlayedContext, impl: str) -
     assert _is_right(graph_params.graph_params.build(ctx, nodes=4, impl=impl))
 
 
-def test_work_of_requests_is_a_read_and_a_write_a_node() -> None:
-    assert graph_params.graph_params.work is not None
-    found = graph_params.graph_params.work(nodes=3, impl="stream")
-    assert found.bytes == 3 * 8 * sum(graph_params.SIZES)
-    assert max(graph_params.SIZES) <= max(graph_params.BUCKETS)
-
-
 def test_requests_beside_a_busy_kernel_are_served_right(
     ctx: PlayedContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
