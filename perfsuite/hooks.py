@@ -57,7 +57,7 @@ def perf_cases(  # type: ignore[empty-body]
 
         import perfsuite
 
-        @perfsuite.case(axes={"n": [1000, 1001]}, source="a cookbook", needs=[perfsuite.cuda()])
+        @perfsuite.case(smoke={"n": [1000, 1001]}, source="a cookbook", needs=[perfsuite.cuda()])
         def add(ctx, n):
             '''Add one to n floats.'''
             return perfsuite.Workload(

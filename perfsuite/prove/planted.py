@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 import perfsuite
 from perfsuite import cuda
-from perfsuite.model import Case, Regime, Work, Workload
+from perfsuite.model import Case, Regime, Tier, Work, Workload
 
 CHANGES = [0.0, 0.005, 0.01]
 COARSE_CHANGE = 0.3
@@ -60,12 +60,12 @@ def _chain_work(us: float, change: float) -> Work:
 
 
 @perfsuite.case(
-    axes={"us": [5, 20, 200, 5000], "change": CHANGES},
+    smoke={"us": [5, 20, 200, 5000], "change": CHANGES},
     needs=[cuda()],
     work=_chain_work,
     source=SOURCE,
 )
-def fma(ctx: Any, us: int, change: float) -> Workload:
+def fma(ctx: Any, *, us: int, change: float) -> Workload:
     """Bound by compute: chains of fused multiply-adds of about ``us`` microseconds."""
     kernel = ctx.load_cuda(Path(__file__).with_suffix(".cu"), "chain")
     n, rest = BLOCKS * THREADS, (_trips(us, change), ctypes.c_float(-1.0))
@@ -80,13 +80,13 @@ def fma(ctx: Any, us: int, change: float) -> Workload:
 
 
 @perfsuite.case(
-    axes={"us": [5, 20, 200, 1000], "change": CHANGES},
-    smoke={"us": [200], "change": [0.0, COARSE_CHANGE]},
+    smoke={"us": 200, "change": [0.0, COARSE_CHANGE]},
+    nightly={"us": [5, 20, 200, 1000], "change": CHANGES},
     work=lambda us, change: Work(*2 * [4 * round(COPIED * us * (1 + change))]),
     memory_bytes=lambda us, change: 24 * round(COPIED * us * (1 + change)),
     source=SOURCE,
 )
-def stream(ctx: Any, us: int, change: float) -> Workload:
+def stream(ctx: Any, *, us: int, change: float) -> Workload:
     """Bound by memory: one float read and written for each element."""
     if hasattr(ctx, "spend"):
         return _spending(ctx, us * (1 + change))
@@ -112,13 +112,13 @@ def _gemm_work(size: int, change: float) -> Work:
 
 
 @perfsuite.case(
-    axes={"size": [4096, 8192], "change": CHANGES},
+    smoke={"size": [4096, 8192], "change": CHANGES},
     needs=[cuda()],
     work=_gemm_work,
     memory_bytes=lambda size, **_: 12 * size * (size + 2 * INNER),
     source=SOURCE,
 )
-def gemm(ctx: Any, size: int, change: float) -> Workload:
+def gemm(ctx: Any, *, size: int, change: float) -> Workload:
     """Multiply bf16 matrices whose inner dimension grows by 64 for each half percent."""
     del ctx
     import torch
@@ -139,18 +139,22 @@ def gemm(ctx: Any, size: int, change: float) -> Workload:
 
 # The same back to back: at the power cap.
 capped = replace(
-    gemm, name="capped", axes={"size": (8192,), "change": (0.0, 0.01)}, regime=Regime.SUSTAINED
+    gemm,
+    name="capped",
+    axes={"size": (8192,), "change": (0.0, 0.01)},
+    points=tuple((Tier.SMOKE, {"size": 8192, "change": change}) for change in (0.0, 0.01)),
+    regime=Regime.SUSTAINED,
 )
 
 
 @perfsuite.case(
-    axes={"burst": [100, 1000], "change": HOST_CHANGES},
-    smoke={"burst": [100], "change": [0.0, COARSE_CHANGE]},
+    smoke={"burst": 100, "change": [0.0, COARSE_CHANGE]},
+    nightly={"burst": [100, 1000], "change": HOST_CHANGES},
     regime=Regime.END_TO_END,
     cold=False,
     source=SOURCE,
 )
-def issued(ctx: Any, burst: int, change: float) -> Workload:
+def issued(ctx: Any, *, burst: int, change: float) -> Workload:
     """Timed by the host: a burst of operators issued one by one, of which the last is awaited."""
     count = round(burst * (1 + change))
     if hasattr(ctx, "spend"):

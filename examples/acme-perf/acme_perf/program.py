@@ -10,7 +10,7 @@ from perfsuite import Inspection, Metric, Regime
 
 
 @perfsuite.case(
-    axes={"name": ["softscale_naive", "softscale_fused"]},
+    smoke={"name": ["softscale_naive", "softscale_fused"]},
     metrics=[
         Metric("program_bytes", unit="B", better="lower"),
         Metric("vector_registers", unit="registers", better="lower"),
@@ -19,7 +19,7 @@ from perfsuite import Inspection, Metric, Regime
     needs=[perfsuite.on_device("acme")],
     source="Acme A1 programmer's manual, section 2: instruction memory of 4 KiB",
 )
-def program(ctx: Any, name: str) -> Inspection:
+def program(ctx: Any, *, name: str) -> Inspection:
     """Count the bytes and registers of a program."""
     from acme_perf.assembler import assemble
 

@@ -2,78 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import perfsuite
-from perfsuite import Claim, Work, Workload, arch, cuda, package
-from perfsuite_blackwell.formats import FORMATS, Format
+from perfsuite import Claim, arch, cuda, package
+from perfsuite.gpu import matmul64, torch
+from perfsuite_blackwell.formats import FORMATS, Format, values_of
+from perfsuite_blackwell.quantise import (
+    Quantised,
+    dequantise,
+    quantise,
+    tile_scales,
+    untile_scales,
+)
 
 # torch._scaled_mm has no mxfp4 on NVIDIA's GPUs.
-_IMPLS = {
-    "bf16": ("cublas",),
-    "nvfp4": ("dequantise", "triton", "cublas"),
-    "mxfp4": ("dequantise", "triton"),
-    "mxfp8": ("dequantise", "triton", "cublas"),
-}
+_CUBLAS = {"format": ["bf16", "nvfp4", "mxfp8"], "impl": "cublas"}
+_TRITON = {"format": [*FORMATS], "impl": "triton"}
+_DEQUANTISE = {"format": [*FORMATS], "impl": "dequantise"}
 
 
-def _is_asked(format: str, m: int, n: int, k: int, impl: str) -> bool:  # noqa: A002
-    return m == n == k and impl in _IMPLS[format]
+def _sized(size: int, *points: dict[str, Any]) -> Any:
+    return [{**each, "m": size, "n": size, "k": size} for each in points]
 
 
-def _work(format: str, m: int, n: int, k: int, impl: str) -> Work:  # noqa: A002
-    form = FORMATS.get(format)
-    operands = (m * k + k * n) * (form.bits_per_value if form else 16) / 8
-    rate = f"fp{form.bits}" if form and impl != "dequantise" else "bf16"
-    return Work(
-        read_bytes=operands + (4 if form else 0),
-        write_bytes=2 * m * n,
-        flops=2 * m * n * k,
-        rate_dtype=rate,
-    )
-
-
-def _memory_bytes(format: str, m: int, n: int, k: int, impl: str) -> int:  # noqa: A002
-    from perfsuite_blackwell.reference import matmul_bytes
-
-    # Quantising and looking up go through 8-byte values and addresses, some at a time.
-    return 40 * (m * k + n * k) + 4 * m * n + matmul_bytes(m, n, k)
-
-
-@perfsuite.case(
-    axes={
-        "format": list(_IMPLS),
-        "m": [4096, 8192],
-        "n": [4096, 8192],
-        "k": [4096, 8192],
-        "impl": ["cublas", "dequantise", "triton"],
-    },
-    smoke={"m": [512], "n": [512], "k": [512]},
-    only=_is_asked,
-    waits=lambda impl, **_: impl == "dequantise",
-    needs=(
-        package("torch"),
-        cuda().when(impl=("cublas", "triton")),
-        package("triton").when(impl="triton"),
-        arch("sm_90+").when(impl="triton"),
-        arch("sm_100+").when(impl="triton", format="nvfp4"),
-        arch("sm_100+").when(impl="cublas", format=("nvfp4", "mxfp8")),
+@perfsuite.operator(
+    smoke=_sized(512, _CUBLAS, _TRITON),
+    nightly=[
+        *_sized(512, _DEQUANTISE),
+        *_sized(4096, _CUBLAS, _DEQUANTISE, _TRITON),
+        *_sized(8192, _CUBLAS, _DEQUANTISE, _TRITON),
+    ],
+    flops=lambda *, m, n, k: 2 * m * n * k,
+    rate_dtype=lambda *, format, impl: (  # noqa: A006
+        f"fp{FORMATS[format].bits}" if format in FORMATS and impl != "dequantise" else "bf16"
     ),
-    work=_work,
-    memory_bytes=_memory_bytes,
+    # Quantising and looking up go through 8-byte values and addresses, some at a time.
+    memory_bytes=lambda m, n, k, **_: (
+        40 * (m * k + n * k) + 4 * m * n + 8 * (k * n + m * n + min(m, 2048) * k)
+    ),
     tags=["fp4", "fp8", "tensor-cores", "quantisation"],
     source="NVFP4 matrix multiplication: chapters 6 and 10 of the book; OCP Microscaling Formats "
     "(MX) v1.0",
 )
-def block_scaled_gemm(
-    ctx: Any,
-    format: str,  # noqa: A002
-    m: int,
-    n: int,
-    k: int,
-    impl: str,
-) -> Workload:
+def block_scaled_gemm(rng: Any, *, format: str, m: int, n: int, k: int) -> Any:  # noqa: A002
     """Multiply a by the transpose of w into bf16, as a linear layer does, from block-scaled codes.
 
     ``dequantise`` takes codes back to bf16 in memory and multiplies that: what a GPU without such
@@ -86,120 +58,114 @@ def block_scaled_gemm(
     kernel before. Rows differ in size by up to 16, as activations do, so that a scale that lands on
     another row shows.
     """
-    form = FORMATS.get(format)
-    return Workload(
-        fn=_launch_of(form, impl),
-        make_inputs=lambda rng: _make_inputs(rng, form, (m, n, k)),
-        reference=_reference_bf16 if form is None else _reference_of(form),
-        wrong=_without_last_step if form is None else _with_untiled_scales(form, impl),
-    )
-
-
-def _make_inputs(rng: Any, form: Format | None, shape: tuple[int, int, int]) -> tuple[Any, ...]:
-    from perfsuite_blackwell.quantise import quantise, tile_scales
-
-    m, n, k = shape
     a = rng.randn(m, k, dtype="bfloat16")
     a *= 0.25 + 3.75 * rng.rand(m, 1, dtype="bfloat16")
     w = rng.randn(n, k, dtype="bfloat16")
     out = rng.empty(m, n, dtype="bfloat16")
-    if form is None:
+    if (form := FORMATS.get(format)) is None:
         return a, w, out
     left, right = quantise(a, form), quantise(w, form)
     tiles = tile_scales(left.scales), tile_scales(right.scales)
     return left.codes, tiles[0], right.codes, tiles[1], left.factor * right.factor, out
 
 
-def _launch_of(form: Format | None, impl: str) -> Callable[..., None]:
-    if form is None:
-        return _launch_bf16
-    if impl == "triton":
-        from perfsuite_blackwell.block_scaled_triton import launcher
-
-        return launcher(form)
-    return _launch_cublas(form) if impl == "cublas" else _launch_dequantise(form)
-
-
-def _launch_bf16(a: Any, w: Any, out: Any) -> None:
-    import torch
-
-    torch.mm(a, w.t(), out=out)
+@block_scaled_gemm.reference
+def _reference(*inputs: Any, format: str) -> Any:  # noqa: A002
+    """Multiply what the codes stand for, so that only the multiplication is judged."""
+    if (form := FORMATS.get(format)) is None:
+        return matmul64(inputs[0], inputs[1].t())
+    a, a_tiles, w, w_tiles, factor, _ = inputs
+    product = matmul64(look_up(a, a_tiles, form), look_up(w, w_tiles, form).t())
+    return product.mul_(factor.double())
 
 
-def _launch_dequantise(form: Format) -> Callable[..., None]:
-    import torch
-
-    from perfsuite_blackwell.quantise import Quantised, dequantise, untile_scales
-
-    def launch(a: Any, a_tiles: Any, w: Any, w_tiles: Any, factor: Any, out: Any) -> None:
-        # A code times its scale has 6 bits at most: bf16 holds it.
-        wide_a = dequantise(Quantised(a, untile_scales(a_tiles), factor), form).bfloat16()
-        wide_w = dequantise(Quantised(w, untile_scales(w_tiles), factor), form).bfloat16()
-        torch.mm(wide_a, wide_w.t(), out=out)
-        if form.has_factor:
-            out.mul_(factor)
-
-    return launch
+@block_scaled_gemm.wrong
+def _misread(*inputs: Any, format: str) -> None:  # noqa: A002
+    """Read the scales of a row by row, not in the tiles of tensor cores; bf16 lacks 64 of k."""
+    if format not in FORMATS:
+        a, w, out = inputs
+        torch.mm(a[:, :-64], w[:, :-64].t(), out=out)
+        return
+    a, a_tiles, *others = inputs
+    _dequantise(a, untile_scales(a_tiles).reshape(a_tiles.shape), *others, format=format)
 
 
-def _launch_cublas(form: Format) -> Callable[..., None]:
-    import torch
-
+@block_scaled_gemm.impl(needs=[cuda(), arch("sm_100+").when(format=("nvfp4", "mxfp8"))])
+def _cublas(*inputs: Any, format: str) -> None:  # noqa: A002
+    if (form := FORMATS.get(format)) is None:
+        a, w, out = inputs
+        torch.mm(a, w.t(), out=out)
+        return
+    a, a_tiles, w, w_tiles, factor, out = inputs
     element = torch.float8_e4m3fn if form.element == "e4m3" else torch.float4_e2m1fn_x2
     scale = torch.float8_e4m3fn if form.scale == "e4m3" else torch.float8_e8m0fnu
-
-    def launch(a: Any, a_tiles: Any, w: Any, w_tiles: Any, factor: Any, out: Any) -> None:
-        torch._scaled_mm(  # noqa: SLF001
-            a.view(element),
-            w.view(element).t(),
-            scale_a=a_tiles.view(scale).flatten(),
-            scale_b=w_tiles.view(scale).flatten(),
-            out_dtype=torch.bfloat16,
-            out=out,
-        )
-        if form.has_factor:
-            out.mul_(factor)
-
-    return launch
+    torch._scaled_mm(  # noqa: SLF001
+        a.view(element),
+        w.view(element).t(),
+        scale_a=a_tiles.view(scale).flatten(),
+        scale_b=w_tiles.view(scale).flatten(),
+        out_dtype=torch.bfloat16,
+        out=out,
+    )
+    if form.has_factor:
+        out.mul_(factor)
 
 
-def _reference_bf16(a: Any, w: Any, out: Any) -> Any:
-    from perfsuite_blackwell.reference import matmul
-
-    return matmul(a, w.t())
-
-
-def _reference_of(form: Format) -> Callable[..., Any]:
-    from perfsuite_blackwell.reference import look_up, matmul
-
-    def reference(a: Any, a_tiles: Any, w: Any, w_tiles: Any, factor: Any, out: Any) -> Any:
-        """Multiply what the codes stand for, so that only the multiplication is judged."""
-        product = matmul(look_up(a, a_tiles, form), look_up(w, w_tiles, form).t())
-        return product.mul_(factor.double())
-
-    return reference
-
-
-def _without_last_step(a: Any, w: Any, out: Any) -> None:
-    """Leave out the last 64 of k, as a loop that rounds its count down does."""
-    _launch_bf16(a[:, :-64], w[:, :-64], out)
+@block_scaled_gemm.impl
+def _dequantise(
+    a: Any,
+    a_tiles: Any,
+    w: Any,
+    w_tiles: Any,
+    factor: Any,
+    out: Any,
+    *,
+    format: str,  # noqa: A002
+) -> None:
+    form = FORMATS[format]
+    # A code times its scale has 6 bits at most: bf16 holds it.
+    wide_a = dequantise(Quantised(a, untile_scales(a_tiles), factor), form).bfloat16()
+    wide_w = dequantise(Quantised(w, untile_scales(w_tiles), factor), form).bfloat16()
+    torch.mm(wide_a, wide_w.t(), out=out)
+    if form.has_factor:
+        out.mul_(factor)
 
 
-def _with_untiled_scales(form: Format, impl: str) -> Callable[..., None]:
-    """Hand the scales of a over row by row, not in the tiles that tensor cores take."""
-    from perfsuite_blackwell.quantise import untile_scales
+@block_scaled_gemm.impl(
+    needs=[
+        cuda(),
+        package("triton"),
+        arch("sm_90+"),
+        arch("sm_100+").when(format="nvfp4"),
+    ]
+)
+def _triton(ctx: Any, *, format: str) -> Any:  # noqa: A002
+    from perfsuite_blackwell.block_scaled_triton import launcher
 
-    launch = _launch_of(form, impl)
+    return launcher(FORMATS[format])
 
-    def wrong(a: Any, a_tiles: Any, w: Any, w_tiles: Any, factor: Any, out: Any) -> None:
-        rows = untile_scales(a_tiles).reshape(a_tiles.shape)
-        launch(a, rows, w, w_tiles, factor, out)
 
-    return wrong
+def look_up(codes: Any, tiles: Any, form: Format) -> Any:
+    """Return the matrix that codes and tiled scales stand for in float64, by table and address."""
+    device = codes.device
+    table = torch.tensor(values_of(form.element), dtype=torch.float64, device=device)
+    nibbles = torch.tensor([0, 4], device=device)
+    code = codes.view(torch.uint8).long()
+    values = table[code] if form.bits == 8 else table[code.unsqueeze(2) >> nibbles & 15]  # noqa: PLR2004
+    values = values.reshape(codes.shape[0], -1)
+    rows, columns = values.shape
+    row = torch.arange(rows, device=device)[:, None]
+    block = torch.arange(columns, device=device)[None, :] // form.block
+    wide = columns // form.block // 4
+    address = (
+        (row // 128 * wide + block // 4) * 512 + row % 32 * 16 + row % 128 // 32 * 4 + block % 4
+    )
+    scales = torch.tensor(values_of(form.scale), dtype=torch.float64, device=device)
+    return values * scales[tiles.view(torch.uint8).flatten().long()[address]]
 
 
 _RATES = "stas00/ml-engineering, maximum achievable matmul TFLOP/s"
-CASES: tuple[perfsuite.Case | Claim, ...] = (
+CASES: tuple[perfsuite.Operator | Claim, ...] = (
     block_scaled_gemm,
     Claim(
         name="mxfp8_gemm",

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import math
+import struct
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import perfsuite
-from perfsuite import Inspection, Metric, Regime, package
-from perfsuite_blackwell.formats import FORMATS, Format, values_of
+from perfsuite import Inspection, Metric, Regime
+from perfsuite.gpu import torch
+from perfsuite_blackwell.formats import FORMATS, SCALE_LARGEST, Format, values_of
+from perfsuite_blackwell.quantise import (
+    Quantised,
+    dequantise,
+    element_codes,
+    pack,
+    quantise,
+    scale_values,
+)
 
 ROWS, COLUMNS = 64, 512
 OUTLIER = 37  # the column that is far larger than the others
@@ -28,15 +40,14 @@ METRICS = (
 
 
 @perfsuite.case(
-    axes={"data": ["normal", "outlier"], "format": list(FORMATS)},
-    waits=lambda **axes: axes["data"] == "normal" or axes["format"] == "mxfp4",
-    needs=(package("torch"),),
+    smoke={"data": "outlier", "format": ["nvfp4", "mxfp8"]},
+    nightly={"data": ["normal", "outlier"], "format": [*FORMATS]},
     metrics=METRICS,
     regime=Regime.EXACT,
     tags=["quantisation", "numerics"],
     source="OCP Microscaling Formats (MX) v1.0; FP4 and FP8: chapters 6 and 10 of the book",
 )
-def numerics(ctx: Any, data: str, format: str) -> Inspection:  # noqa: A002
+def numerics(ctx: Any, *, data: str, format: str) -> Inspection:  # noqa: A002
     """Quantise a matrix and take it back: how much of it is left, and for how many bits.
 
     ``sqnr_db`` is the energy of the matrix over that of the error, ``bulk_sqnr_db`` the same
@@ -60,7 +71,6 @@ def numerics(ctx: Any, data: str, format: str) -> Inspection:  # noqa: A002
 def matrix(data: str) -> Any:
     """Return the matrix in bf16, by rows: sums of twelve uniform numbers, nearly normal."""
     import numpy as np
-    import torch
 
     words = np.random.PCG64(_SEED).random_raw(3 * ROWS * COLUMNS)
     parts = words.view(np.uint16).reshape(ROWS * COLUMNS, 12).astype(np.int64)
@@ -72,15 +82,11 @@ def matrix(data: str) -> Any:
 
 
 def _read(data: str, form: Format) -> Mapping[str, float]:
-    from perfsuite_blackwell.quantise import quantise
-
     return _kept(matrix(data), quantise(matrix(data), form), form)
 
 
 def _wrong(data: str, form: Format) -> Mapping[str, float]:
     """Give each block the next larger scale, as one does that rounds scales up twice."""
-    from perfsuite_blackwell.quantise import Quantised, element_codes, pack, quantise, scale_values
-
     x = matrix(data)
     right = quantise(x, form)
     larger = (right.scales + 1).clamp_max(_LARGEST_SCALE[form.scale])
@@ -92,8 +98,6 @@ def _wrong(data: str, form: Format) -> Mapping[str, float]:
 
 def _kept(x: Any, quantised: Any, form: Format) -> Mapping[str, float]:
     """Return the metrics of a matrix in torch's codes."""
-    from perfsuite_blackwell.quantise import dequantise
-
     back = dequantise(quantised, form).double() * quantised.factor.double()
     stored = quantised.codes.nbytes + quantised.scales.nbytes
     largest = quantised.codes & 0x7F
@@ -112,16 +116,12 @@ def _kept(x: Any, quantised: Any, form: Format) -> Mapping[str, float]:
 
 
 def _steps(quantised: Any, form: Format) -> Any:
-    from perfsuite_blackwell.quantise import scale_values
-
     steps = scale_values(quantised.scales, form).double() * quantised.factor.double()
     return steps.repeat_interleave(form.block, dim=1)
 
 
 def _searched(data: str, form: Format) -> Mapping[str, float]:
     """Return the metrics of the same matrix in codes found one by one."""
-    from perfsuite_blackwell.reference import factor_of, search
-
     rows = matrix(data).double().tolist()
     factor = factor_of([value for row in rows for value in row], form)
     found = [search(row, form, factor) for row in rows]
@@ -162,6 +162,66 @@ def _decibels(x: Sequence[float], y: Sequence[float]) -> float:
     signal = math.fsum(a * a for a in x)
     noise = math.fsum((a - b) ** 2 for a, b in zip(x, y, strict=True))
     return round(10 * math.log10(signal / noise), _DIGITS)
+
+
+class Searched(NamedTuple):
+    """A row in codes: each element's code, each block's scale code, and the values they mean."""
+
+    codes: list[int]
+    scales: list[int]
+    values: list[float]
+
+
+def factor_of(values: Sequence[float], form: Format) -> float:
+    """Return the tensor's factor: its largest magnitude over what a code can say, in fp32."""
+    if not form.has_factor:
+        return 1.0
+    return _as_fp32(max(map(abs, values)) / (form.largest * SCALE_LARGEST))
+
+
+def search(row: Sequence[float], form: Format, factor: float) -> Searched:
+    """Quantise a row by looking for the nearest value in each table, in float64."""
+    found = Searched([], [], [])
+    scales = values_of(form.scale)
+    for start in range(0, len(row), form.block):
+        block = row[start : start + form.block]
+        code = scale_code(max(map(abs, block)), form, factor)
+        found.scales.append(code)
+        step = scales[code] * factor
+        for value in block:
+            element = nearest(value / step if step else 0.0, form.element)
+            found.codes.append(element)
+            found.values.append(values_of(form.element)[element] * step)
+    return found
+
+
+def scale_code(largest: float, form: Format, factor: float) -> int:
+    """Return the code of a block's scale, from the largest magnitude in it."""
+    if form.scale == "e4m3":
+        return nearest(largest / form.largest / factor, "e4m3") if factor else 0
+    powers = values_of("e8m0")
+    wanted = largest / 2.0 ** math.floor(math.log2(form.largest))
+    return max((code for code in range(255) if powers[code] <= wanted), default=0)
+
+
+def nearest(value: float, kind: str) -> int:
+    """Return the code whose value is nearest to this one; of two as near, the even code."""
+    sorted_values = _magnitudes(kind)
+    magnitude = min(abs(value), sorted_values[-1])
+    above = bisect_left(sorted_values, magnitude)
+    below = max(above - 1, 0)
+    code = min((below, above), key=lambda each: (abs(sorted_values[each] - magnitude), each % 2))
+    return code + (len(values_of(kind)) // 2 if math.copysign(1.0, value) < 0 else 0)
+
+
+@cache
+def _magnitudes(kind: str) -> tuple[float, ...]:
+    half = values_of(kind)[: len(values_of(kind)) // 2]
+    return tuple(value for value in half if not math.isnan(value))
+
+
+def _as_fp32(value: float) -> float:
+    return float(struct.unpack("f", struct.pack("f", value))[0])
 
 
 CASES = (numerics,)

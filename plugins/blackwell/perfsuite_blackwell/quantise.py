@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from perfsuite.gpu import torch
 from perfsuite_blackwell.formats import SCALE_LARGEST, Format
 
 # cuBLAS documentation, 1D block scaling factors layout: the tensor cores take scales in tiles.
@@ -30,8 +31,6 @@ def quantise(x: Any, form: Format) -> Quantised:
     of e4m3 take the block's largest to the element's largest, after a factor has taken the
     tensor's largest to the largest of both.
     """
-    import torch
-
     rows, columns = x.shape
     if columns % form.block:
         raise ValueError(
@@ -59,8 +58,6 @@ _EMAX = {"e2m1": 2, "e4m3": 8}  # exponent of the largest element
 
 
 def _powers_below(largest: Any, form: Format) -> Any:
-    import torch
-
     exponents = largest.view(torch.int32) >> 23  # biased by 127, as e8m0 is
     return (exponents - _EMAX[form.element]).clamp(0, 254).to(torch.uint8)
 
@@ -72,15 +69,11 @@ def element_codes(x: Any, form: Format) -> Any:
 
 def e4m3_codes(x: Any) -> Any:
     """Return the e4m3 codes nearest to fp32 values, ties to even, saturated."""
-    import torch
-
     # Past the largest there is NaN only.
     return x.clamp(-SCALE_LARGEST, SCALE_LARGEST).to(torch.float8_e4m3fn).view(torch.uint8)
 
 
 def _e2m1_codes(x: Any) -> Any:
-    import torch
-
     bits = x.contiguous().view(torch.int32)
     octave = ((bits >> 23 & 0xFF) - 127).clamp(0, 2)  # of 1, 2 and 4; below 1 steps are as above it
     steps = ((128 - octave) << 23).view(torch.float32)  # 2 to the power 1 - octave
@@ -91,8 +84,6 @@ def _e2m1_codes(x: Any) -> Any:
 
 def element_values(codes: Any, form: Format) -> Any:
     """Return what unpacked codes stand for, in fp32."""
-    import torch
-
     if form.element == "e4m3":
         return codes.view(torch.float8_e4m3fn).float()
     code = codes.to(torch.int32)
@@ -104,8 +95,6 @@ def element_values(codes: Any, form: Format) -> Any:
 
 def scale_values(scales: Any, form: Format) -> Any:
     """Return what the codes of scales stand for, in fp32."""
-    import torch
-
     if form.scale == "e4m3":
         return scales.view(torch.float8_e4m3fn).float()
     code = scales.to(torch.int32)
@@ -120,8 +109,6 @@ def pack(codes: Any, form: Format) -> Any:
 
 def unpack(codes: Any, form: Format) -> Any:
     """Undo ``pack``."""
-    import torch
-
     if form.element == "e4m3":
         return codes
     return torch.stack((codes & 15, codes >> 4), dim=2).view(codes.shape[0], -1)

@@ -2,60 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import perfsuite
-from perfsuite import Work, Workload, arch, cuda, package
+from perfsuite import arch, cuda, package
+from perfsuite.gpu import matmul64, torch
 
 # Since Triton 3.7: barriers that a pair of blocks shares.
-_GLUON = "triton.experimental.gluon.language.nvidia.hopper.cluster"
+_GLUON = (package("triton.experimental.gluon.language.nvidia.hopper.cluster"), arch("sm_100"))
 
 
-def _is_asked(m: int, n: int, k: int, impl: str) -> bool:
-    return m == n == k
-
-
-def _work(m: int, n: int, k: int, impl: str) -> Work:
-    return Work(
-        read_bytes=2 * (m * k + k * n),
-        write_bytes=2 * m * n,
-        flops=2 * m * n * k,
-        rate_dtype="bf16",
-    )
-
-
-def _memory_bytes(m: int, n: int, k: int, impl: str) -> int:
-    from perfsuite_blackwell.reference import matmul_bytes
-
-    return 2 * (m * k + k * n + 2 * m * n) + matmul_bytes(m, n, k)
-
-
-@perfsuite.case(
-    axes={
-        "m": [4096, 8192],
-        "n": [4096, 8192],
-        "k": [4096, 8192],
-        "impl": ["cublas", "triton", "gluon_1cta", "gluon_2cta"],
-    },
-    smoke={"m": [2048], "n": [2048], "k": [2048]},
-    only=_is_asked,
-    needs=(
-        package("torch"),
-        cuda(),
-        package("triton").when(impl="triton"),
-        arch("sm_90+").when(impl="triton"),
-        package(_GLUON).when(impl=("gluon_1cta", "gluon_2cta")),
-        arch("sm_100").when(impl=("gluon_1cta", "gluon_2cta")),
+@perfsuite.operator(
+    smoke={"m": 2048, "n": 2048, "k": 2048},
+    nightly=[{"m": size, "n": size, "k": size} for size in (4096, 8192)],
+    needs=[cuda()],
+    flops=lambda *, m, n, k: 2 * m * n * k,
+    rate_dtype="bf16",
+    # Operands, two results, and what the float64 reference takes.
+    memory_bytes=lambda m, n, k, **_: (
+        2 * (m * k + k * n + 2 * m * n) + 8 * (k * n + m * n + min(m, 2048) * k)
     ),
-    work=_work,
-    memory_bytes=_memory_bytes,
     tags=["tensor-cores", "tcgen05"],
     source="tensor memory and tcgen05 against cuBLAS: chapter 6 of the book; PTX ISA, "
     "tcgen05 instructions",
 )
-def tcgen05_gemm(ctx: Any, m: int, n: int, k: int, impl: str) -> Workload:
+def tcgen05_gemm(rng: Any, *, m: int, n: int, k: int) -> Any:
     """Multiply two bf16 matrices: c = a b, all row-major, sums in fp32.
 
     ``triton`` is `tl.dot` on bulk copies, which the compiler pipelines: one source, wgmma on Hopper
@@ -66,45 +38,46 @@ def tcgen05_gemm(ctx: Any, m: int, n: int, k: int, impl: str) -> Workload:
     blocks end with their tile, and no SM has room for two: against cuBLAS they lack persistent
     blocks, whose next tile is copied and multiplied while this one is stored.
     """
-    return Workload(
-        fn=_launch_of(impl),
-        make_inputs=lambda rng: (
-            rng.randn(m, k, dtype="bfloat16"),
-            rng.randn(k, n, dtype="bfloat16"),
-            rng.empty(m, n, dtype="bfloat16"),
-        ),
-        reference=_reference,
-        wrong=_without_last_step,
-    )
+    shapes = (m, k), (k, n)
+    a, b = (rng.randn(*shape, dtype="bfloat16") for shape in shapes)
+    return a, b, rng.empty(m, n, dtype="bfloat16")
 
 
-def _launch_of(impl: str) -> Callable[..., None]:
-    if impl == "cublas":
-        return _launch_torch
-    if impl == "triton":
-        from perfsuite_blackwell.gemm_triton import gemm as launch
-
-        return launch
-    from perfsuite_blackwell.gemm_gluon import gemm
-
-    return partial(gemm, paired=impl == "gluon_2cta")
+@tcgen05_gemm.reference
+def _reference(a: Any, b: Any, c: Any) -> Any:
+    return matmul64(a, b)
 
 
-def _launch_torch(a: Any, b: Any, c: Any) -> None:
-    import torch
+@tcgen05_gemm.wrong
+def _without_last_step(a: Any, b: Any, c: Any) -> None:
+    """Leave out the last 64 of k, as a loop that waits for one slot too few does."""
+    torch.mm(a[:, :-64], b[:-64], out=c)
 
+
+@tcgen05_gemm.impl
+def _cublas(a: Any, b: Any, c: Any) -> None:
     torch.mm(a, b, out=c)
 
 
-def _reference(a: Any, b: Any, c: Any) -> Any:
-    from perfsuite_blackwell.reference import matmul
+@tcgen05_gemm.impl(needs=[package("triton"), arch("sm_90+")])
+def _triton(ctx: Any) -> Any:
+    from perfsuite_blackwell.gemm_triton import gemm
 
-    return matmul(a, b)
+    return gemm
 
 
-def _without_last_step(a: Any, b: Any, c: Any) -> None:
-    """Leave out the last 64 of k, as a loop that waits for one slot too few does."""
-    _launch_torch(a[:, :-64], b[:-64], c)
+@tcgen05_gemm.impl(needs=_GLUON)
+def _gluon_1cta(ctx: Any) -> Any:
+    from perfsuite_blackwell.gemm_gluon import gemm
+
+    return partial(gemm, paired=False)
+
+
+@tcgen05_gemm.impl(needs=_GLUON)
+def _gluon_2cta(ctx: Any) -> Any:
+    from perfsuite_blackwell.gemm_gluon import gemm
+
+    return partial(gemm, paired=True)
 
 
 CASES = (tcgen05_gemm,)

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 import triton.language as tl
 from perfsuite_blackwell import block_scaled_triton, gemm_triton
+from perfsuite_blackwell.block_scaled_gemm import look_up
 from perfsuite_blackwell.formats import FORMATS, values_of
 from perfsuite_blackwell.quantise import quantise, tile_scales, untile_scales
-from perfsuite_blackwell.reference import look_up
 from triton.runtime.interpreter import TensorHandle
 
 FORM = FORMATS["nvfp4"]  # of the kernel that runs

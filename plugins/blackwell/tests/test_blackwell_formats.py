@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Any
 
 import pytest
 from perfsuite_blackwell import numerics
+from perfsuite_blackwell.block_scaled_gemm import look_up
 from perfsuite_blackwell.formats import FORMATS, Format, values_of
-from perfsuite_blackwell.reference import factor_of, look_up, nearest, search
+from perfsuite_blackwell.numerics import factor_of, nearest, search
+from perfsuite_blackwell.quantise import (
+    dequantise,
+    element_codes,
+    element_values,
+    quantise,
+    scale_values,
+    tile_scales,
+    untile_scales,
+)
 
 import perfsuite
 
 torch = pytest.importorskip("torch")
 EACH = pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
-Metrics = dict[str, float]
-
-
-def _quantise(x: Any, form: Format) -> Any:
-    from perfsuite_blackwell.quantise import quantise
-
-    return quantise(x, form)
-
-
-def _finite_bf16() -> Any:
-    """Return all the numbers that bf16 has."""
-    bits = torch.arange(1 << 16, dtype=torch.int32)
-    values = torch.where(bits < 1 << 15, bits, bits - (1 << 16)).to(torch.int16)
-    numbers = values.view(torch.bfloat16).float()
-    return numbers[numbers.isfinite()]
 
 
 def test_e2m1_is_the_table_of_the_standard() -> None:
@@ -46,30 +40,14 @@ def test_tables_are_those_of_torch(kind: str) -> None:
         assert found == value or (math.isnan(found) and math.isnan(value))
 
 
-@pytest.mark.parametrize(
-    ("value", "code"),
-    [
-        (0.25, 0),
-        (0.75, 2),
-        (1.25, 2),
-        (1.75, 4),
-        (2.5, 4),
-        (3.5, 6),
-        (5.0, 6),
-        (5.01, 7),
-        (1e9, 7),
-        (-0.75, 10),
-        (-0.0, 8),
-    ],
-)
-def test_the_nearest_code_is_the_even_one_of_two_as_near(value: float, code: int) -> None:
-    assert nearest(value, "e2m1") == code
+def test_the_nearest_code_is_the_even_one_of_two_as_near() -> None:
+    values = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 5.01, 1e9, -0.75, -0.0)
+    assert [nearest(each, "e2m1") for each in values] == [0, 2, 2, 4, 4, 6, 6, 7, 7, 10, 8]
 
 
 def test_elements_are_rounded_to_the_nearest_for_every_bf16() -> None:
-    from perfsuite_blackwell.quantise import element_codes
-
-    x = _finite_bf16()
+    x = torch.arange(1 << 16).to(torch.uint16).view(torch.bfloat16).float()
+    x = x[x.isfinite()]
     for form in (FORMATS["mxfp4"], FORMATS["mxfp8"]):
         found = element_codes(x, form).tolist()
         assert found == [nearest(value, form.element) for value in x.tolist()]
@@ -77,8 +55,6 @@ def test_elements_are_rounded_to_the_nearest_for_every_bf16() -> None:
 
 @EACH
 def test_codes_mean_what_the_tables_say(form: Format) -> None:
-    from perfsuite_blackwell.quantise import element_values, scale_values
-
     codes = torch.arange(256, dtype=torch.int32).to(torch.uint8)
     for found, kind in ((scale_values(codes, form), form.scale), (codes, form.element)):
         table = values_of(kind)
@@ -90,11 +66,9 @@ def test_codes_mean_what_the_tables_say(form: Format) -> None:
 
 @EACH
 def test_packed_and_tiled_codes_are_read_back_by_table_and_address(form: Format) -> None:
-    from perfsuite_blackwell.quantise import dequantise, tile_scales, untile_scales
-
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(256, 512, generator=generator) * 4 * torch.rand(256, 1, generator=generator)
-    matrix = _quantise(x, form)
+    matrix = quantise(x, form)
     tiles = tile_scales(matrix.scales)
     assert torch.equal(untile_scales(tiles), matrix.scales)
     expected = dequantise(matrix, form).double()
@@ -104,21 +78,17 @@ def test_packed_and_tiled_codes_are_read_back_by_table_and_address(form: Format)
 
 @EACH
 def test_quantising_what_was_quantised_changes_nothing(form: Format) -> None:
-    from perfsuite_blackwell.quantise import dequantise
-
     x = torch.randn(4, 64, generator=torch.Generator().manual_seed(2))
-    first = dequantise(_quantise(x, form), form)
+    first = dequantise(quantise(x, form), form)
     if form.has_factor:
         first *= 6 * 448 / first.abs().max()  # so that the factor is 1
-    again = _quantise(first, form)
+    again = quantise(first, form)
     assert torch.equal(dequantise(again, form) * again.factor, first)
 
 
 @EACH
 def test_zeros_stay_zeros(form: Format) -> None:
-    from perfsuite_blackwell.quantise import dequantise
-
-    matrix = _quantise(torch.zeros(2, 64), form)
+    matrix = quantise(torch.zeros(2, 64), form)
     assert not dequantise(matrix, form).any()
     assert math.isfinite(matrix.factor.item())
 
@@ -142,50 +112,33 @@ def test_a_search_in_fractions_finds_the_same_codes(form: Format) -> None:
 @EACH
 def test_columns_that_are_no_whole_blocks_are_refused(form: Format) -> None:
     with pytest.raises(ValueError, match="40 columns are no whole blocks"):
-        _quantise(torch.zeros(2, 40), form)
+        quantise(torch.zeros(2, 40), form)
 
 
 def test_scales_that_are_no_whole_tiles_are_refused() -> None:
-    from perfsuite_blackwell.quantise import tile_scales
-
     with pytest.raises(ValueError, match="64 x 4 scales are no whole tiles"):
         tile_scales(torch.zeros(64, 4, dtype=torch.uint8))
 
 
-def _inspected(data: str, name: str) -> tuple[Metrics, Metrics, Metrics]:
+def _inspected(data: str, name: str) -> dict[str, float]:
     inspection = numerics.numerics.build(None, data=data, format=name)
     assert isinstance(inspection, perfsuite.Inspection)
-    assert inspection.reference is not None
-    assert inspection.wrong is not None
-    return dict(inspection.read()), dict(inspection.reference()), dict(inspection.wrong())
-
-
-@pytest.mark.parametrize("data", ["normal", "outlier"])
-@pytest.mark.parametrize("name", FORMATS)
-def test_metrics_are_those_of_the_search_and_larger_scales_are_refused(
-    data: str, name: str
-) -> None:
-    found, searched, wrong = _inspected(data, name)
-    assert found == searched
-    assert set(found) == {metric.name for metric in numerics.METRICS}
-    assert all(map(math.isfinite, wrong.values()))
-    assert wrong["sqnr_db"] != searched["sqnr_db"]
-    assert wrong["saturated"] < searched["saturated"]
+    return dict(inspection.read())
 
 
 def test_metrics_are_these_everywhere() -> None:
     """Sums of integers and exact sums of floats: no library has a say in them."""
-    assert {name: _inspected("normal", name)[0]["sqnr_db"] for name in FORMATS} == {
+    assert {name: _inspected("normal", name)["sqnr_db"] for name in FORMATS} == {
         "nvfp4": 20.373509,
         "mxfp4": 18.811821,
         "mxfp8": 30.595615,
     }
-    assert _inspected("outlier", "nvfp4")[0]["bits_per_value"] == 4.5
+    assert _inspected("outlier", "nvfp4")["bits_per_value"] == 4.5
 
 
 def test_smaller_blocks_lose_fewer_values_to_an_outlier() -> None:
     lost = {
-        name: _inspected("outlier", name)[0]["flushed"] - _inspected("normal", name)[0]["flushed"]
+        name: _inspected("outlier", name)["flushed"] - _inspected("normal", name)["flushed"]
         for name in ("nvfp4", "mxfp4")
     }
     assert 0 < lost["nvfp4"] < 0.6 * lost["mxfp4"]
