@@ -16,7 +16,7 @@ class _Later(ModuleType):
     """A module that is imported when a name of it is first used."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # what looks at modules is not to import them
+        if name.startswith("__") and name != "__version__":  # to look at it is not to import it
             raise AttributeError(name)
         found = getattr(import_module(self.__name__), name)
         setattr(self, name, found)
