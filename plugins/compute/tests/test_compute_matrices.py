@@ -174,17 +174,6 @@ def test_sizes_of_experts_add_up_and_one_is_empty() -> None:
         assert max(sizes) > 3 * 16384 // experts
 
 
-def _on_gpu(name: str) -> list[dict[str, Any]]:
-    import itertools
-
-    case = CASES[name]
-    bound = [
-        dict(zip(case.axes, values, strict=True))
-        for values in itertools.product(*case.axes.values())
-    ]
-    return [axes for axes in bound if case.only is None or case.only(**axes)]
-
-
 def test_skinny_work_is_dominated_by_the_weights() -> None:
     work = CASES["gemv_skinny"].work
     assert work is not None

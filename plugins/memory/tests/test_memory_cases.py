@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ class PlayedContext:
         rounds = int(options[0].rpartition("=")[2]) if name == "advance" else 0
         plays: dict[str, Callable[..., None]] = {
             "reduction_atomic": _play_atomic,
-            "advance": lambda *given: _play_advance(*given, rounds),
+            "advance": partial(_play_advance, rounds=rounds),
         }
         return plays.get(name, _play_sums)
 
