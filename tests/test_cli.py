@@ -73,11 +73,29 @@ def test_a_run_file_that_leads_elsewhere_or_is_none_is_named(
 
 
 def test_list_shows_variants_in_whole(perfsuite: Command) -> None:
-    code, said = perfsuite("list", *PACK, "--select", "pack=steady,n<=200")
-    assert code == 0
-    assert "3 variants" in said
-    assert "steady.double[n=200]" in said
+    for text in ("pack=steady,n<=200", "steady and not 400"):
+        code, said = perfsuite("list", *PACK, "--select", text)
+        assert (code, "3 variants" in said, "steady.double[n=200]" in said) == (0, True, True)
     assert said.count("Double eight numbers") == 1
+
+
+FORMS = ("memory.copy[n=1024]", "*.c?py*", "memory and not softmax", "case=copy,n>=1e3")
+
+
+@pytest.mark.parametrize("text", FORMS)
+def test_each_command_chooses_by_one_grammar(perfsuite: Command, text: str) -> None:
+    perfsuite("history", "import", A, B)
+    for words, told in (
+        (("why",), "memory.copy[n=1024]"),
+        (("history",), "of 1 variant in 2 runs"),
+        (("baseline", "reset", A, "--select"), "reference of 1 variants"),
+        (("baseline", "accept", A, "--reason", "x", "--select"), "1 added"),
+        (("baseline", "show", "nvidia-h200"), "accepted 20"),
+    ):
+        code, said = perfsuite(*words, text)
+        assert (code, told in said, "softmax" in said) == (0, True, False), said
+        code, said = perfsuite(*words, "colour=red")
+        assert (code, "no variant has the axis 'colour'" in said) == (2, True), said
 
 
 @pytest.mark.parametrize("width", [100, 30, 0])
@@ -250,6 +268,7 @@ def test_a_baseline_is_accepted_and_shown(perfsuite: Command, project: Path) -> 
     [
         (("accept", A, "--reason", " "), "without 'reason'"),
         (("accept", A, "--reason", "x", "--select", "gemm"), "'gemm'"),
+        (("accept", A, "--reason", "x", "--select", ""), "the selection is empty"),
         (("accept", A), "--reason"),
         (("show", "nvidia-b200"), "no baseline for the SKU 'nvidia-b200'"),
     ],

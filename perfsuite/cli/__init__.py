@@ -44,7 +44,7 @@ from perfsuite.model import (
 )
 from perfsuite.packs import GRAMMAR
 from perfsuite.packs.find import TAKEN_NAMES, discover
-from perfsuite.packs.select import missing_need, parse_selection
+from perfsuite.packs.select import missing_need
 from perfsuite.packs.select import select as chosen
 from perfsuite.report import view
 from perfsuite.report.data import RunView, read
@@ -215,7 +215,7 @@ def run(
             home.error if home else f"there is no pack for {name!r}",
             remedy="" if home else f"packs: {', '.join(each.name for each in packs)}",
         )
-    (found,) = chosen(home.variants, parse_selection(exact))
+    (found,) = chosen(home.variants, exact)
     where, _, own = resolved(device, packs)
     order = Order(
         pack=found.pack,
@@ -291,15 +291,10 @@ def why(
     """Say a variant's verdict in the last run, its numbers, and what explains them."""
     project = find_project()
     run_view = viewed(with_baselines(project, None), stored_run(project, run))
-    wanted = parse_selection(variant)
-    told = {n: a for n, a in accounts_of(run_view, project).items() if wanted.accepts(n)}
-    if not told:
-        raise UsageError(
-            f"run {run_view.run.id} has no variant {variant!r}",
-            remedy="perfsuite list names variants; another run: --run RUN",
-        )
-    for name, account in told.items():
-        say(f"{name}\n{account.text}\n")
+    accounts, known = accounts_of(run_view, project), {n.id: n.variant for n in run_view.run.every}
+    for each in chosen([known.get(n, n) for n in accounts], variant, of=f"run {run_view.run.id}"):
+        name = each if isinstance(each, str) else each.id
+        say(f"{name}\n{accounts[name].text}\n")
 
 
 @app.command("open")
@@ -467,16 +462,14 @@ def show(
         str, typer.Argument(metavar="SKU", help="As in the folder's name; all if left out")
     ] = "",
     variant: Annotated[
-        str, typer.Argument(metavar="VARIANT", help="The id, for all that is kept of it")
+        str, typer.Argument(metavar="VARIANT", help=f"One id, for all that is kept, or {GRAMMAR}")
     ] = "",
     baselines: BaselinesOption = None,
 ) -> None:
     """Show which SKUs have baselines, those of one SKU, or one in full."""
     roots = with_baselines(find_project(), baselines).baselines
-    if variant:
-        say_entry(roots, sku, variant)
-    elif sku:
-        say_entries(roots, sku)
+    if sku:
+        say_entries(roots, sku, variant)
     else:
         for root in roots:
             say_skus(root)
@@ -553,18 +546,23 @@ def say_skus(root: Path) -> None:
     say_table(f"Baselines in {root}", ("SKU", "product", "packs", "variants"), rows)
 
 
-def say_entries(roots: Sequence[Path], slug: str) -> None:
+def say_entries(roots: Sequence[Path], slug: str, variants: str = "") -> None:
     """Say what is accepted for a product, by whom, why and how long ago, and what is excepted."""
     sku = _known_sku(roots, slug)
     baselines = Baselines.load(roots, sku)
+    names = sorted(baselines.entries)
+    names = [*chosen(names, variants, of=slug)] if variants else names
+    if variants and len(names) == 1:
+        say_entry(baselines, slug, names[0])
+        return
     rows = [
         (
-            variant,
+            name,
             *estimate_words(stored),
             f"{stored.accepted.when.partition('T')[0]} by {stored.accepted.by}",
             stored.accepted.reason,
         )
-        for variant, stored in sorted(baselines.entries.items())
+        for name, stored in ((name, baselines.entries[name]) for name in names)
     ]
     columns = ("variant", "time", "sd between", "processes", "units", "accepted", "reason")
     say_table(f"{sku.name} ({slug})", columns, rows)
@@ -572,16 +570,9 @@ def say_entries(roots: Sequence[Path], slug: str) -> None:
         say(text)
 
 
-def say_entry(roots: Sequence[Path], slug: str, variant: str) -> None:
+def say_entry(baselines: Baselines, slug: str, variant: str) -> None:
     """Say all that is kept of one entry, and of the run that it comes from."""
-    baselines = Baselines.load(roots, _known_sku(roots, slug))
-    entry = baselines.entries.get(variant)
-    if entry is None:
-        raise UsageError(
-            f"{slug} has no entry of {variant!r}",
-            where=", ".join(map(str, roots)),
-            remedy=f"perfsuite baseline show {slug} lists them",
-        )
+    entry = baselines.entries[variant]
     accepted, run = entry.accepted, baselines.runs.get(entry.run)
 
     def cards(metric: BaselineMetric) -> list[tuple[str, str]]:

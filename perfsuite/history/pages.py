@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 from perfsuite.boundary import PerfError, UsageError
 from perfsuite.model import CYCLES, TIME
 from perfsuite.packs import GRAMMAR
-from perfsuite.packs.select import parse_selection
+from perfsuite.packs.select import select
 from perfsuite.report import files, view
 from perfsuite.report.data import grouped
 from perfsuite.report.groups import alike
@@ -78,17 +78,13 @@ def show(
         known = found or [s for sku in store.skus() for s in store.trends(sku, metrics=metrics)]
         known.sort(key=lambda one: (one.key.metric == TIME.name, one.key.case_version))
         main = {(one.key.sku, one.key.variant): one for one in known}
-        wanted = parse_selection(variant)
-        chosen = [one for one in main.values() if wanted.accepts(one.key.variant)]
-        names = sorted({one.key.variant for one in chosen})
+        names = sorted({name for _, name in main})
         say_notes(store)
         if not names:
-            near = store.variants(variant.partition("[")[0])
-            raise UsageError(
-                f"no run of {variant!r} is stored" + (f" with metric {metric!r}" if metric else ""),
-                where=store.where,
-                remedy=f"known are {', '.join(near)}" if near else "perfsuite list names variants",
-            )
+            what = "no run is stored" + (f" with metric {metric!r}" if metric else "")
+            raise UsageError(what, where=store.where, remedy="measure: pytest --perf")
+        names = [*select(names, variant, of=store.where)] if variant else names
+        chosen = [one for (_, name), one in main.items() if name in names]
         if not found:
             found = store.series_of(names[0], metric=metric) if len(names) == 1 else chosen
     if json:
