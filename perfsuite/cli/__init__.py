@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from pathlib import Path
 from string import Template
 from tempfile import TemporaryDirectory
@@ -46,9 +47,8 @@ from perfsuite.packs import GRAMMAR
 from perfsuite.packs.find import TAKEN_NAMES, discover
 from perfsuite.packs.select import missing_need
 from perfsuite.packs.select import select as chosen
-from perfsuite.report import view
+from perfsuite.report import files, view
 from perfsuite.report.data import RunView, read
-from perfsuite.report.files import PAGE, comment, render_beside, render_page, write_report
 from perfsuite.report.terminal import accounts_of, summary
 from perfsuite.run.config import Config, exceptions_of
 from perfsuite.run.expected import find_expected
@@ -301,7 +301,7 @@ def why(
 def open_page() -> None:
     """Open the newest run's report in the browser, and say where it lies."""
     found = stored_run(find_project())
-    page = find_project().root / "reports" / found.id / PAGE
+    page = find_project().root / "reports" / found.id / files.PAGE
     if not page.is_file():
         raise UsageError(
             "its report is not there", where=str(page), remedy=f"perfsuite report {found.id}"
@@ -317,6 +317,8 @@ def compare(
     markdown: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a comment's text, too")
     ] = None,
+    *,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="List what is the same")] = False,
 ) -> None:
     """Judge run B as if run A were its baseline; exit code 1 if something fails.
 
@@ -331,14 +333,14 @@ def compare(
             raise UsageError("--markdown is for two runs of one SKU", remedy="leave it out")
         views = [read(run, baselines={}) for run in found]
         say_beside(views)
-        _write(html, render_beside(views))
+        _write(html, files.render_beside(views))
         return
     run_view = judged_against(later[0], earlier)
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-    for line in summary(run_view, is_brief=True, width=width):
+    for line in summary(run_view, is_verbose=verbose, is_brief=not verbose, width=width):
         say(line)
-    _write(html, render_page(run_view))
-    _write(markdown, comment(run_view))
+    _write(html, files.render_page(run_view))
+    _write(markdown, files.comment(run_view))
     raise typer.Exit(1 if run_view.fails else 0)
 
 
@@ -349,11 +351,18 @@ def _write(path: Path | None, text: str) -> None:
 
 
 def say_beside(run_views: Sequence[RunView]) -> None:
-    """Say what each variant took in each run."""
-    held = [{one.id: one.shown.now for one in each.ran} for each in run_views]
-    names = dict.fromkeys(name for times in held for name in times)
-    columns = ("variant", *(f"{each.run.sku.slug} {each.run.id}" for each in run_views))
-    say_table("", columns, ((name, *(t.get(name, view.NOTHING) for t in held)) for name in names))
+    """Say what each variant took in each run, and how many times faster than in the first."""
+    first, *others = files.names_of(run_views)
+    rows = []
+    for name, held in files.across(
+        [{one.id: one for one in each.ran} for each in run_views]
+    ).items():
+        told = [one.shown.now if one else view.NOTHING for one in held]
+        start, *later = [one.now() if one else None for one in held]
+        faster = [view.ratio(start / now if start and now else None) for now in later]
+        rows.append((name, told[0], *chain(*zip(told[1:], faster, strict=True))))
+    columns = ("variant", first, *chain(*((other, "times faster") for other in others)))
+    say_table(f"Each against {first}: no verdict", columns, rows)
 
 
 @baseline_commands.command()
@@ -429,7 +438,6 @@ def diff(
     baselines: BaselinesOption = None,
 ) -> None:
     """Show which entries two states of the baselines do not share, by how much, and why."""
-    from perfsuite.report.files import table
     from perfsuite.store.git import folder_at
 
     root = with_baselines(find_project(), baselines).baselines[0]
@@ -450,7 +458,7 @@ def diff(
             rows.append((each.sku, each.variant, *times, change, each.what, *reasons))
     columns = ("SKU", "variant", "time before", "now", "change", "what", "reason before", "now")
     if markdown:
-        say("\n".join(table(columns, rows)))
+        say("\n".join(files.table(columns, rows)))
     else:
         say_table(f"{before} against {now or 'the working tree'}", columns, rows)
     say(f"{len(rows)} entries differ")
@@ -609,7 +617,7 @@ def _known_sku(roots: Sequence[Path], slug: str) -> Sku:
 
 def rendered(project: Config, name: str, folder: Path) -> Path:
     """Write the page of the run named and return it; ``UsageError`` if it is not there."""
-    return write_report(viewed(project.chosen(), stored_run(project, name)), folder)
+    return files.write_report(viewed(project.chosen(), stored_run(project, name)), folder)
 
 
 def viewed(project: Config, run: Run) -> RunView:
