@@ -312,7 +312,7 @@ def test_show_tells_of_one_entry_and_of_exceptions(perfsuite: Command, dated: Pa
     said = perfsuite("baseline", "show", "nvidia-h200", COPY.id)[1]
     for told in ("time_us", "exact", "3f2a91c04d7e", "by Ann: first", "driver 580.159", "ecc on"):
         assert told in said
-    assert "no entry of 'x'" in perfsuite("baseline", "show", "nvidia-h200", "x")[1]
+    assert "'x' of nvidia-h200" in perfsuite("baseline", "show", "nvidia-h200", "x")[1]
 
 
 def test_commands_find_the_folders_that_the_projects_ini_names(

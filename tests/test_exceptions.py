@@ -83,18 +83,8 @@ def test_what_is_excepted_fails_nothing(
 
 
 def test_a_rule_selects_by_conditions_or_words(tmp_path: Path) -> None:
-    selects = {
-        "memory.copy[n=1024]": True,
-        "memory.copy[n=*]": True,
-        "*.copy*": True,
-        "memory.*": True,
-        "n>=1000,case=copy": True,
-        "pack=memory": True,
-        "n=7": False,
-        "memory.copy": True,
-        "memory.copy[nm=1024]": False,
-        "nowhere=1": False,
-    }
+    selects = {"memory.copy[n=*]": True, "n>=1000,case=copy": True, "n=7": False}
+    selects |= {"memory.copy": True, "memory.copy[nm=1024]": False, "nowhere=1": False}
     rules = load(tmp_path, "".join(map(quarantine, selects))).rules
     assert [rule.accepts(COPY) for rule in rules] == [*selects.values()]
 

@@ -164,7 +164,7 @@ def test_the_reference_is_comparable_or_the_last_run_says_why_not(tmp_path: Path
 
 def test_reset_moves_the_reference_of_what_a_run_measured(tmp_path: Path) -> None:
     runs = [keep(tmp_path, name, 100.0 + n) for n, name in enumerate((FIRST, SECOND, THIRD))]
-    with pytest.raises(UsageError, match=r"has no result of 'memory\.fill'"):
+    with pytest.raises(UsageError, match=r"(?s)no variant .*'memory\.fill'"):
         reset(runs[1], tmp_path, [], select=["memory.fill"])
     assert reset(runs[1], tmp_path, [], select=["memory.copy"]) == (COPY,)
     assert held(tmp_path) == (101, f"run {SECOND}, named by baseline reset")

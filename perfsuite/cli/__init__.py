@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from pathlib import Path
 from string import Template
 from tempfile import TemporaryDirectory
@@ -44,11 +45,10 @@ from perfsuite.model import (
 )
 from perfsuite.packs import GRAMMAR
 from perfsuite.packs.find import TAKEN_NAMES, discover
-from perfsuite.packs.select import missing_need, parse_selection
+from perfsuite.packs.select import missing_need
 from perfsuite.packs.select import select as chosen
-from perfsuite.report import view
+from perfsuite.report import files, view
 from perfsuite.report.data import RunView, read
-from perfsuite.report.files import PAGE, comment, render_beside, render_page, write_report
 from perfsuite.report.terminal import accounts_of, summary
 from perfsuite.run.config import Config, exceptions_of
 from perfsuite.run.expected import find_expected
@@ -215,7 +215,7 @@ def run(
             home.error if home else f"there is no pack for {name!r}",
             remedy="" if home else f"packs: {', '.join(each.name for each in packs)}",
         )
-    (found,) = chosen(home.variants, parse_selection(exact))
+    (found,) = chosen(home.variants, exact)
     where, _, own = resolved(device, packs)
     order = Order(
         pack=found.pack,
@@ -291,22 +291,17 @@ def why(
     """Say a variant's verdict in the last run, its numbers, and what explains them."""
     project = find_project()
     run_view = viewed(with_baselines(project, None), stored_run(project, run))
-    wanted = parse_selection(variant)
-    told = {n: a for n, a in accounts_of(run_view, project).items() if wanted.accepts(n)}
-    if not told:
-        raise UsageError(
-            f"run {run_view.run.id} has no variant {variant!r}",
-            remedy="perfsuite list names variants; another run: --run RUN",
-        )
-    for name, account in told.items():
-        say(f"{name}\n{account.text}\n")
+    accounts, known = accounts_of(run_view, project), {n.id: n.variant for n in run_view.run.every}
+    for each in chosen([known.get(n, n) for n in accounts], variant, of=f"run {run_view.run.id}"):
+        name = each if isinstance(each, str) else each.id
+        say(f"{name}\n{accounts[name].text}\n")
 
 
 @app.command("open")
 def open_page() -> None:
     """Open the newest run's report in the browser, and say where it lies."""
     found = stored_run(find_project())
-    page = find_project().root / "reports" / found.id / PAGE
+    page = find_project().root / "reports" / found.id / files.PAGE
     if not page.is_file():
         raise UsageError(
             "its report is not there", where=str(page), remedy=f"perfsuite report {found.id}"
@@ -322,6 +317,8 @@ def compare(
     markdown: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a comment's text, too")
     ] = None,
+    *,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="List what is the same")] = False,
 ) -> None:
     """Judge run B as if run A were its baseline; exit code 1 if something fails.
 
@@ -336,14 +333,14 @@ def compare(
             raise UsageError("--markdown is for two runs of one SKU", remedy="leave it out")
         views = [read(run, baselines={}) for run in found]
         say_beside(views)
-        _write(html, render_beside(views))
+        _write(html, files.render_beside(views))
         return
     run_view = judged_against(later[0], earlier)
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-    for line in summary(run_view, is_brief=True, width=width):
+    for line in summary(run_view, is_verbose=verbose, is_brief=not verbose, width=width):
         say(line)
-    _write(html, render_page(run_view))
-    _write(markdown, comment(run_view))
+    _write(html, files.render_page(run_view))
+    _write(markdown, files.comment(run_view))
     raise typer.Exit(1 if run_view.fails else 0)
 
 
@@ -354,11 +351,18 @@ def _write(path: Path | None, text: str) -> None:
 
 
 def say_beside(run_views: Sequence[RunView]) -> None:
-    """Say what each variant took in each run."""
-    held = [{one.id: one.shown.now for one in each.ran} for each in run_views]
-    names = dict.fromkeys(name for times in held for name in times)
-    columns = ("variant", *(f"{each.run.sku.slug} {each.run.id}" for each in run_views))
-    say_table("", columns, ((name, *(t.get(name, view.NOTHING) for t in held)) for name in names))
+    """Say what each variant took in each run, and how many times faster than in the first."""
+    first, *others = files.names_of(run_views)
+    rows = []
+    for name, held in files.across(
+        [{one.id: one for one in each.ran} for each in run_views]
+    ).items():
+        told = [one.shown.now if one else view.NOTHING for one in held]
+        start, *later = [one.now() if one else None for one in held]
+        faster = [view.ratio(start / now if start and now else None) for now in later]
+        rows.append((name, told[0], *chain(*zip(told[1:], faster, strict=True))))
+    columns = ("variant", first, *chain(*((other, "times faster") for other in others)))
+    say_table(f"Each against {first}: no verdict", columns, rows)
 
 
 @baseline_commands.command()
@@ -434,7 +438,6 @@ def diff(
     baselines: BaselinesOption = None,
 ) -> None:
     """Show which entries two states of the baselines do not share, by how much, and why."""
-    from perfsuite.report.files import table
     from perfsuite.store.git import folder_at
 
     root = with_baselines(find_project(), baselines).baselines[0]
@@ -455,7 +458,7 @@ def diff(
             rows.append((each.sku, each.variant, *times, change, each.what, *reasons))
     columns = ("SKU", "variant", "time before", "now", "change", "what", "reason before", "now")
     if markdown:
-        say("\n".join(table(columns, rows)))
+        say("\n".join(files.table(columns, rows)))
     else:
         say_table(f"{before} against {now or 'the working tree'}", columns, rows)
     say(f"{len(rows)} entries differ")
@@ -467,16 +470,14 @@ def show(
         str, typer.Argument(metavar="SKU", help="As in the folder's name; all if left out")
     ] = "",
     variant: Annotated[
-        str, typer.Argument(metavar="VARIANT", help="The id, for all that is kept of it")
+        str, typer.Argument(metavar="VARIANT", help=f"One id, for all that is kept, or {GRAMMAR}")
     ] = "",
     baselines: BaselinesOption = None,
 ) -> None:
     """Show which SKUs have baselines, those of one SKU, or one in full."""
     roots = with_baselines(find_project(), baselines).baselines
-    if variant:
-        say_entry(roots, sku, variant)
-    elif sku:
-        say_entries(roots, sku)
+    if sku:
+        say_entries(roots, sku, variant)
     else:
         for root in roots:
             say_skus(root)
@@ -553,18 +554,23 @@ def say_skus(root: Path) -> None:
     say_table(f"Baselines in {root}", ("SKU", "product", "packs", "variants"), rows)
 
 
-def say_entries(roots: Sequence[Path], slug: str) -> None:
+def say_entries(roots: Sequence[Path], slug: str, variants: str = "") -> None:
     """Say what is accepted for a product, by whom, why and how long ago, and what is excepted."""
     sku = _known_sku(roots, slug)
     baselines = Baselines.load(roots, sku)
+    names = sorted(baselines.entries)
+    names = [*chosen(names, variants, of=slug)] if variants else names
+    if variants and len(names) == 1:
+        say_entry(baselines, slug, names[0])
+        return
     rows = [
         (
-            variant,
+            name,
             *estimate_words(stored),
             f"{stored.accepted.when.partition('T')[0]} by {stored.accepted.by}",
             stored.accepted.reason,
         )
-        for variant, stored in sorted(baselines.entries.items())
+        for name, stored in ((name, baselines.entries[name]) for name in names)
     ]
     columns = ("variant", "time", "sd between", "processes", "units", "accepted", "reason")
     say_table(f"{sku.name} ({slug})", columns, rows)
@@ -572,16 +578,9 @@ def say_entries(roots: Sequence[Path], slug: str) -> None:
         say(text)
 
 
-def say_entry(roots: Sequence[Path], slug: str, variant: str) -> None:
+def say_entry(baselines: Baselines, slug: str, variant: str) -> None:
     """Say all that is kept of one entry, and of the run that it comes from."""
-    baselines = Baselines.load(roots, _known_sku(roots, slug))
-    entry = baselines.entries.get(variant)
-    if entry is None:
-        raise UsageError(
-            f"{slug} has no entry of {variant!r}",
-            where=", ".join(map(str, roots)),
-            remedy=f"perfsuite baseline show {slug} lists them",
-        )
+    entry = baselines.entries[variant]
     accepted, run = entry.accepted, baselines.runs.get(entry.run)
 
     def cards(metric: BaselineMetric) -> list[tuple[str, str]]:
@@ -618,7 +617,7 @@ def _known_sku(roots: Sequence[Path], slug: str) -> Sku:
 
 def rendered(project: Config, name: str, folder: Path) -> Path:
     """Write the page of the run named and return it; ``UsageError`` if it is not there."""
-    return write_report(viewed(project.chosen(), stored_run(project, name)), folder)
+    return files.write_report(viewed(project.chosen(), stored_run(project, name)), folder)
 
 
 def viewed(project: Config, run: Run) -> RunView:

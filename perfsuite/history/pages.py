@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 from perfsuite.boundary import PerfError, UsageError
 from perfsuite.model import CYCLES, TIME
 from perfsuite.packs import GRAMMAR
-from perfsuite.packs.select import parse_selection
+from perfsuite.packs.select import select
 from perfsuite.report import files, view
 from perfsuite.report.data import grouped
 from perfsuite.report.groups import alike
@@ -78,17 +78,13 @@ def show(
         known = found or [s for sku in store.skus() for s in store.trends(sku, metrics=metrics)]
         known.sort(key=lambda one: (one.key.metric == TIME.name, one.key.case_version))
         main = {(one.key.sku, one.key.variant): one for one in known}
-        wanted = parse_selection(variant)
-        chosen = [one for one in main.values() if wanted.accepts(one.key.variant)]
-        names = sorted({one.key.variant for one in chosen})
+        names = sorted({name for _, name in main})
         say_notes(store)
         if not names:
-            near = store.variants(variant.partition("[")[0])
-            raise UsageError(
-                f"no run of {variant!r} is stored" + (f" with metric {metric!r}" if metric else ""),
-                where=store.where,
-                remedy=f"known are {', '.join(near)}" if near else "perfsuite list names variants",
-            )
+            what = "no run is stored" + (f" with metric {metric!r}" if metric else "")
+            raise UsageError(what, where=store.where, remedy="measure: pytest --perf")
+        names = [*select(names, variant, of=store.where)] if variant else names
+        chosen = [one for (_, name), one in main.items() if name in names]
         if not found:
             found = store.series_of(names[0], metric=metric) if len(names) == 1 else chosen
     if json:
@@ -142,7 +138,8 @@ def answers(found: Sequence[Series], every: Iterable[str]) -> Iterator[str]:
         moves, lambda m: (m.word, m.since.started, m.since.run, m.steps > 1, m.series.key.sku)
     )
     for (word, started, _, is_drift, sku), own in sorted(
-        alike_of.items(), key=lambda item: WORDS.index(item[0][0])
+        alike_of.items(),
+        key=lambda item: (WORDS.index(item[0][0]), -max(abs(move.change) for move in item[1])),
     ):
         by_name = {move.series.key.variant: move for move in own}
         for each in alike(by_name, every):
@@ -239,10 +236,8 @@ def _say_series(series: Series, last: int) -> None:
     version = f", version {key.case_version}" if key.case_version > 1 else ""
     say(f"{key.variant}: {key.metric} on {key.sku} ({key.regime}{version})")
     centers = [point.center for point in shown if point.is_valid and point.center is not None]
-    low, span = min(centers, default=0.0), max(centers, default=0.0) - min(centers, default=0.0)
-    # A level that never moved lies in the middle.
-    heights = [(center - low) / span if span else 1 / 2 for center in centers]
-    bars = "".join(BARS[int(height * (len(BARS) - 1))] for height in heights)
+    low, span = _scale(centers)
+    bars = "".join(BARS[int((center - low) / span * (len(BARS) - 1))] for center in centers)
     say(f"{bars}  of {view.count(len(shown), 'run')}")
     columns = ("started (UTC)", "run", "commit", key.metric, "sd between", "verdict", "left out")
     rows = [
@@ -380,15 +375,20 @@ def _chart(name: str, series: Series, places: Mapping[str, int]) -> dict[str, An
     }
 
 
+def _scale(centers: Sequence[float]) -> tuple[float, float]:
+    """Return where a small chart begins and what it spans: noise of less looks flat."""
+    low, high = min(centers, default=0.0), max(centers, default=0.0)
+    span = max(high - low, SPARK_LEAST * abs(high)) or 1.0
+    return (low + high - span) / 2, span
+
+
 def _spark(one: Series, places: dict[str, int]) -> tuple[str, str]:
     """Return a small chart's line, and the upright rules of its shifts, as SVG has them."""
     centers = [point.center or 0.0 for point in one.valid]
-    low, high = min(centers, default=0.0), max(centers, default=0.0)
-    span = max(high - low, SPARK_LEAST * abs(high))  # noise of less looks flat
-    low -= (span - high + low) / 2
+    low, span = _scale(centers)
     # A page has thousands of these: whole pixels, and no call per point.
     step, height = SPARK_WIDTH / max(1, len(places) - 1), SPARK_HEIGHT - 2
-    scale = height / (span or 1.0)
+    scale = height / span
     line = " ".join(
         f"{places[point.run] * step:.0f},{1 + height - (y - low) * scale:.0f}"
         for point, y in zip(one.valid, centers, strict=True)

@@ -153,8 +153,6 @@ STATEMENT_S = 60.0
 _STEPS = 100_000
 # Of all series of a SKU, or beside a run, the last months are read.
 LAST, RECENT = 90, 60
-# Names shown where one is not found.
-MOST_LIKE = 5
 
 # Columns have the names of what is made of them as keys.
 metadata = sa.MetaData()
@@ -455,16 +453,8 @@ class History(Closable):
 
     def skus(self) -> list[str]:
         """Return the SKUs that have any series."""
-        return self._texts(select(points.c.sku))
-
-    def variants(self, part: str) -> list[str]:
-        """Return some variants whose id contains a text."""
-        like = points.c.variant.contains(part, autoescape=True)
-        return self._texts(select(points.c.variant).where(like).limit(MOST_LIKE))
-
-    def _texts(self, query: sa.Select[Any]) -> list[str]:
         with self.connected() as connection:
-            rows = connection.execute(query.distinct().order_by(*query.selected_columns)).all()
+            rows = connection.execute(select(points.c.sku).distinct().order_by(points.c.sku)).all()
         return [plain(cell) for (cell,) in rows if isinstance(cell, str)]
 
     def _read(

@@ -7,12 +7,13 @@ import importlib.util
 import operator
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.machinery import PathFinder
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from perfsuite.boundary import UsageError
 from perfsuite.model import (
@@ -25,7 +26,11 @@ from perfsuite.model import (
     Variant,
     built_in,
 )
+from perfsuite.packs import GRAMMAR
 from perfsuite.packs.load import ARCH, RESERVED
+
+# A variant, or its id where no more is known.
+Named = TypeVar("Named", bound=Variant | str)
 
 # Ranks of a CPU share its cores; this many on each still tell something.
 RANKS_PER_CORE = 4
@@ -141,23 +146,33 @@ def _terms(text: str) -> Iterator[Term]:
         yield term
 
 
-def select(variants: Sequence[Variant], selection: Selection) -> tuple[Variant, ...]:
-    """Return the variants that the selection takes; ``UsageError`` if it takes none."""
-    known = {axis for variant in variants for axis in variant.axes}
+def select(variants: Collection[Named], text: str, *, of: str = "") -> tuple[Named, ...]:
+    """Return which of some variants, or of their ids, a selection takes.
+
+    ``UsageError`` if it takes none, or asks for an axis that none has; ``of`` says whose they are.
+    """
+    selection = parse_selection(text)
+    if not selection.alternatives:
+        raise UsageError("the selection is empty", where=of, remedy=f"write {GRAMMAR}")
+    names = [each if isinstance(each, str) else each.id for each in variants]
+    known = {axis for name in names for axis in _parts(name)[2]}
+    where = f"{text!r} of {of}" if of else repr(text)
     for term in (each for some in selection.alternatives for each in some):
         if isinstance(term, Term) and term.name not in {*known, *RESERVED}:
             raise UsageError(
                 f"no variant has the axis {term.name!r}",
-                where=repr(selection.text),
+                where=where,
                 remedy=f"the axes are {', '.join(sorted(known))}; "
                 f"the other words are {', '.join(RESERVED)}",
             )
-    chosen = tuple(variant for variant in variants if selection.accepts(variant))
-    if not chosen and selection.text.strip():
+    chosen = tuple(each for each in variants if selection.accepts(each))
+    if not chosen and variants:
+        near = get_close_matches(text, {*names, *(name.partition("[")[0] for name in names)})
+        like = f"alike are {', '.join(near)}" if near else "a larger tier may have it"
         raise UsageError(
             f"no variant of {len(variants)} is selected",
-            where=repr(selection.text),
-            remedy="perfsuite list shows the variants of a tier; a larger tier has more of them",
+            where=where,
+            remedy=f"{like}. Write {GRAMMAR}",
         )
     return chosen
 

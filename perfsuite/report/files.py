@@ -109,17 +109,15 @@ def _fine(values: Iterable[float]) -> list[float]:
 
 def render_beside(run_views: Sequence[RunView]) -> str:
     """Return several runs, most of another SKU each, as one page that compares them."""
-    slugs = [run_view.run.sku.slug for run_view in run_views]
-    is_distinct = len(set(slugs)) == len(slugs)
-    facts = _across([data.everything(run_view.run.facts) for run_view in run_views])
+    facts = across([data.everything(run_view.run.facts) for run_view in run_views])
     return _page(
         "beside.html.j2",
         run_views=run_views,
-        names=slugs if is_distinct else [run_view.run.id for run_view in run_views],
+        names=names_of(run_views),
         # The runs of one SKU could be judged against each other.
-        is_of_one=len(set(slugs)) == 1,
-        variants=_across([{one.variant.id: one for one in run_view.ran} for run_view in run_views]),
-        claims=_across(
+        is_of_one=len({run_view.run.sku.slug for run_view in run_views}) == 1,
+        variants=across([{one.variant.id: one for one in run_view.ran} for run_view in run_views]),
+        claims=across(
             [{one.verdict.claim: one for one in run_view.claims} for run_view in run_views]
         ),
         differences={name: held for name, held in facts.items() if len(set(held)) > 1},
@@ -127,7 +125,14 @@ def render_beside(run_views: Sequence[RunView]) -> str:
     )
 
 
-def _across(sides: Sequence[Mapping[str, T]]) -> dict[str, list[T | None]]:
+def names_of(run_views: Sequence[RunView]) -> list[str]:
+    """Return what tells runs apart: their SKUs, else their ids."""
+    slugs = [run_view.run.sku.slug for run_view in run_views]
+    return slugs if len({*slugs}) == len(slugs) else [run_view.run.id for run_view in run_views]
+
+
+def across(sides: Sequence[Mapping[str, T]]) -> dict[str, list[T | None]]:
+    """Return what each side has of each name."""
     return {name: [side.get(name) for side in sides] for each in sides for name in each}
 
 

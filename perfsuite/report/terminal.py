@@ -154,7 +154,7 @@ def _table(told: Sequence[VariantView], width: int, most: int | None) -> list[Ma
     lines = []
     for word, *numbers, name in rows if told else ():
         cells = [f"{word:<{widths[0]}}", *map(str.rjust, numbers, widths[1:])]
-        lines.append(f"  {'  '.join(cells)}  {_short(name, room)}")
+        lines.append(f"  {'  '.join(cells)}  {short(name, room)}")
     rest = len(told) - len(told[:most])
     more = [f"  ... and {view.count(rest, 'variant')} more: -v shows all"] if rest else []
     return [Markup(line) for line in (*lines, *more)]  # noqa: S704 - made plain above
@@ -169,7 +169,7 @@ def _row(one: VariantView) -> tuple[str, ...]:
     return one.mark.word, shown.now, change, f"{rate}{share}", one.id
 
 
-def _short(name: str, room: int | None) -> str:
+def short(name: str, room: int | None) -> str:
     """Return an id whose middle is left out where there is no room for it."""
     if room is None or len(name) <= room:
         return name
@@ -239,7 +239,7 @@ class Ticker(Closable):
         """Show what is going on right now."""
         if self._task is not None:
             # A worker tells of its phase itself: it may be any text.
-            name = _short(plain(variant), ID_WIDTH)
+            name = short(plain(variant), ID_WIDTH)
             told = f"{plain(phase)[:PHASE_WIDTH]:<8} {name:<{ID_WIDTH}}"
             self._bar.update(self._task, description=told)
             self._bar.refresh()

@@ -20,10 +20,10 @@ from perfsuite.model import (
     Source,
     Status,
     Variant,
+    VariantRun,
     Word,
 )
-from perfsuite.packs import GRAMMAR
-from perfsuite.packs.select import parse_selection
+from perfsuite.packs.select import select as matching
 from perfsuite.run.against import is_same_code
 from perfsuite.store.baselines import (
     ADDED,
@@ -183,8 +183,7 @@ def _standing(run: Run, old: BaselineEntry, new: BaselineEntry, then: Source | N
 
 def refuse_changed(run: Run, select: Sequence[str] = ()) -> None:
     """Raise UsageError if what is selected of a run is of code that is in no commit."""
-    chosen = [parse_selection(word) for word in select or ("",)]
-    names = [one.id for one in run.variants if any(each.accepts(one.variant) for each in chosen)]
+    names = _named(run, select, run.variants)
     if changed := sorted({name.partition(".")[0] for name in names if _is_changed(run, name)}):
         raise UsageError(
             f"the code of {', '.join(changed)} is changed since {run.commit}, and in no commit",
@@ -275,23 +274,19 @@ def _chosen(run: Run, select: Sequence[str]) -> dict[str, Result]:
             f"run {run.id!r} was interrupted",
             remedy="finish it with --perf-resume, or name the packs or variants to accept of it",
         )
-    variants = {one.id: one.variant for one in run.every}
-    names = {result.variant for result in run.results if result.variant in variants}
-    wanted = [parse_selection(word) for word in select or ("",)]
-    for each in wanted if select else ():
-        if not any(each.accepts(variants[name]) for name in names):
-            raise UsageError(
-                f"run {run.id!r} has no result of {each.text!r}", remedy=f"select by {GRAMMAR}"
-            )
+    names = _named(run, select, [one for one in run.every if one.results])
     # By stage, the last of each; what did not end ok tells why.
     ended = {(result.variant, result.stage): result for result in run.results}
     worst_last = sorted(ended.values(), key=lambda result: result.status is not Status.OK)
     chosen = {result.variant: result for result in worst_last}
-    return {
-        name: result
-        for name, result in chosen.items()
-        if name in variants and any(each.accepts(variants[name]) for each in wanted)
-    }
+    return {name: result for name, result in chosen.items() if name in names}
+
+
+def _named(run: Run, select: Sequence[str], every: Sequence[VariantRun]) -> set[str]:
+    """Return the ids of those of a run's variants that any selection takes; all without one."""
+    known = [one.variant for one in every]
+    found = [matching(known, text, of=f"run {run.id}") for text in select] or [(*known,)]
+    return {each.id for some in found for each in some}
 
 
 def _refused(results: Iterable[Result]) -> dict[str, str]:

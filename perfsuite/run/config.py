@@ -416,7 +416,7 @@ class Config:
         """List the packs in a child process, and select among their variants."""
         from perfsuite.packs.find import discover
         from perfsuite.packs.load import chosen_accelerator
-        from perfsuite.packs.select import claims_of, parse_selection, select, shard_of
+        from perfsuite.packs.select import claims_of, select, shard_of
         from perfsuite.workers.catalogue import load_catalogue
 
         sources = discover(self.root, extra=self.pack, allow=self.only)
@@ -424,7 +424,7 @@ class Config:
         chosen_accelerator(self.device, packs)  # refuses a name that nothing has
         variants = tuple(variant for pack in packs for variant in pack.variants)
         if self.select:
-            variants = tuple(select(variants, parse_selection(self.select)))
+            variants = select(variants, self.select)
         shard = None
         if self.share is not None:
             index, count = self.share

@@ -19,7 +19,7 @@ from rich.text import Text
 from perfsuite.boundary import PerfError, UsageError
 from perfsuite.model import BUILT_IN_DEVICES, BaselineEntry, Run
 from perfsuite.report import view
-from perfsuite.report.terminal import plain
+from perfsuite.report.terminal import plain, short
 from perfsuite.run.config import BASELINES, BASELINES_DEFAULT, Config, paths_of
 from perfsuite.run.finish import past_of
 from perfsuite.run.run import Outcome
@@ -28,8 +28,8 @@ from perfsuite.store.runs import list_runs, load_run, run_path
 
 # What pytest takes for its root directory, and what a run leaves behind.
 MARKS = (".perfsuite", "pyproject.toml", "pytest.ini", "tox.ini", ".git")
-# Without a terminal there is no edge. Between columns is a gap; less of a column is not shown.
-WIDE, GAP, LEAST = 100_000, 3, 12
+# Without a terminal there is no edge. Between columns is a gap; no column gets narrower.
+WIDE, GAP, LEAST = 100_000, 3, 8
 
 
 Packs = Annotated[
@@ -107,19 +107,22 @@ def say_error(error: PerfError) -> None:
 
 
 def say_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-    """Say rows as a table; ids stay whole, and what has no room beside them is left out."""
+    """Say rows as a table; on a screen the last column gives room first, an id in its middle."""
     heads, held, speaker = list(columns), [[plain(cell) for cell in row] for row in rows], console()
     table = Table(title=plain(title), title_justify="left", title_style="bold", box=SIMPLE_HEAD)
     widths = [max(map(cell_len, column)) for column in zip(heads, *held, strict=True)]
-    room, speaker.width, shown = speaker.width - 1, WIDE, 0
-    while shown < len(heads) and (not shown or room >= min(widths[shown], LEAST) + GAP):
-        room -= widths[shown] + GAP
-        table.add_column(heads[shown], overflow="ellipsis", no_wrap=True)
-        shown += 1
-    if room < 0 and heads[shown - 1] != "variant":
-        table.columns[-1].max_width = widths[shown - 1] + room
+    room, speaker.width = speaker.width - 1 - GAP * len(widths), WIDE
+    widths[-1] = min(widths[-1], max(LEAST, room - sum(widths[:-1])))
+    while sum(widths) > room and max(widths) > LEAST:
+        widths[widths.index(max(widths))] -= 1
+    for head, width in zip(heads, widths, strict=True):
+        table.add_column(head, overflow="ellipsis", no_wrap=True, max_width=width)
+    is_id = [head == "variant" for head in heads]
     for row in held:
-        table.add_row(*map(Text, row[:shown]))
+        cells = zip(row, widths, is_id, strict=True)
+        table.add_row(
+            *(Text(short(cell, width) if an_id else cell) for cell, width, an_id in cells)
+        )
     with speaker.capture() as told:
         speaker.print(table)
     for line in told.get().splitlines():
