@@ -92,7 +92,7 @@ def quantised() -> None:
             most = {"fp8": 448.0, "int8": 127.0}[to]
             inverse = quantize_cast.inverse_of(most)
             quantize_cast_triton.quantise(x, codes.view(kind), scale, largest=most, inverse=inverse)
-            wanted, scales = quantize_cast.reference(x, to)
+            wanted, scales = quantize_cast.reference(x, to=to)
             report(f"quantised {to} {rows} {cols} codes", codes, wanted.double())
             report(f"quantised {to} {rows} {cols} scales", scale, scales.double())
 

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 from pack_scripts import lines_of
-from perfsuite_compute import grouped_gemm, kernels_matrices, matrices
+from perfsuite_compute import grouped_gemm, kernels_matrices
 
 import perfsuite
+from perfsuite.packs.load import load_pack
 
 HERE = Path(__file__).parent
 SHARED_LIMIT = 227 << 10  # bytes of shared memory that one block may have on sm_90
-CASES = {each.name: each for each in matrices.cases() if isinstance(each, perfsuite.Case)}
+CASES = load_pack("compute", "module:perfsuite_compute@").cases
 
 
 def _lines(script: str, *arguments: str, **environment: str) -> list[dict[str, Any]]:
@@ -172,11 +173,3 @@ def test_sizes_of_experts_add_up_and_one_is_empty() -> None:
         assert sum(sizes) == sum(grouped_gemm.sizes_of(16384, experts, "equal")) == 16384
         assert min(sizes) == 0
         assert max(sizes) > 3 * 16384 // experts
-
-
-def test_skinny_work_is_dominated_by_the_weights() -> None:
-    work = CASES["gemv_skinny"].work
-    assert work is not None
-    done = work(m=1, n=4096, k=14336, impl="cuda")
-    assert done.flops == 2 * 4096 * 14336
-    assert done.bytes == 2 * (4096 * 14336 + 14336 + 4096)

@@ -12,7 +12,6 @@ from perfsuite_compute import (
     gemm_ladder,
     ilp_unroll,
     kernels_sm,
-    multiprocessors,
     occupancy,
 )
 from perfsuite_compute.redundancy import EACH, redundancy
@@ -20,6 +19,9 @@ from sm_played import PlayedContext
 
 import perfsuite
 
+CHIP = SimpleNamespace(
+    max_threads_per_multi_processor=2048, shared_memory_per_multiprocessor=228 << 10
+)
 KERNELS = {kernel.name: kernel for kernel in kernels_sm.kernels()}
 Codes = dict[str, perfsuite.MachineCode]
 
@@ -143,10 +145,8 @@ def test_builder_launches_its_kernels_right_and_its_mistake_is_refused(
     from perfsuite.devices.protocol import open_device
     from perfsuite.engine.check import check
 
-    monkeypatch.setattr(multiprocessors, "count", lambda: 132)
     monkeypatch.setattr(ilp_unroll, "sm_count", lambda: 132)
-    monkeypatch.setattr(multiprocessors, "most_threads", lambda: 2048)
-    monkeypatch.setattr(multiprocessors, "shared_bytes", lambda: 228 << 10)
+    monkeypatch.setattr(occupancy, "properties", lambda: CHIP)
     workload = case.build(PlayedContext(), **axes)
     assert isinstance(workload, perfsuite.Workload)
     assert check(open_device("cpu"), workload, seed=3).known_error is not None
@@ -156,8 +156,7 @@ def test_builder_launches_its_kernels_right_and_its_mistake_is_refused(
 
 def test_occupancy_is_what_blocks_and_shared_memory_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
-    monkeypatch.setattr(multiprocessors, "most_threads", lambda: 2048)
-    monkeypatch.setattr(multiprocessors, "shared_bytes", lambda: 228 << 10)
+    monkeypatch.setattr(occupancy, "properties", lambda: CHIP)
     found = {}
     for impl in ("block_32", "block_256", "shared_4", "shared_2", "shared_1", "wide_1"):
         workload = occupancy.occupancy.build(PlayedContext(), n=4096, impl=impl)

@@ -26,6 +26,7 @@ def _on_cpu() -> list[Any]:
     return [
         pytest.param(case, axes, id=f"{case.name}-{'-'.join(map(str, axes.values()))}")
         for case in CASES.values()
+        if case.regime is not perfsuite.Regime.EXACT  # nothing to launch
         for axes in _bindings(case, "smoke")
         if not any(need.kind == "device" and need.applies(axes) for need in case.needs)
     ]
