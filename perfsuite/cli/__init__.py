@@ -22,6 +22,7 @@ from typing import Annotated
 
 import typer
 from msgspec.structs import replace
+from typer.core import TyperArgument
 
 import perfsuite
 from perfsuite.boundary import PerfError, UsageError, user_name
@@ -111,13 +112,9 @@ def version_option(
     """GPU performance regression suite. Measuring itself is: pytest --perf."""
 
 
-Select = Annotated[
-    str, typer.Option("--select", metavar="EXPR", help=f"As --perf-select: {GRAMMAR}")
-]
-Selected = Annotated[
-    list[str] | None,
-    typer.Option("--select", metavar="EXPR", help=f"As --perf-select: {GRAMMAR}; repeatable"),
-]
+_select = typer.Option("--select", metavar="EXPR", help=f"As --perf-select: {GRAMMAR}")
+Select = Annotated[str, _select]
+Selected = Annotated[list[str] | None, _select]
 TierOption = Annotated[Tier, typer.Option(help="How many values of each axis")]
 
 
@@ -128,9 +125,14 @@ def doctor(
     pack: Packs = None,
     baselines: BaselinesOption = None,
     *,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit 20 if it is in use")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit 20 if the device is in use")
+    ] = False,
 ) -> None:
-    """Say what this machine is, what would spoil a comparison, and what cannot run here."""
+    """Say what this machine is and what would spoil a comparison.
+
+    It counts what cannot run here, with the reasons.
+    """
     say_software()
     project = find_project(pack, tier=tier).chosen()
     packs = project.packs
@@ -147,8 +149,7 @@ def doctor(
     runnable = reasons.pop("", 0)
     say(f"Tier {tier.value}: {runnable} of {len(project.variants)} variants can run here")
     if reasons:
-        most_first = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
-        rows = ((str(count), reason) for reason, count in most_first)
+        rows = ((str(count), reason) for reason, count in reasons.most_common())
         say_table("Skipped", ("variants", "because it"), rows)
     if say_spoilers(units) and strict:
         raise typer.Exit(20)
@@ -167,7 +168,7 @@ def say_broken(packs: Sequence[Pack]) -> bool:
 
 @app.command("list")
 def list_variants(tier: TierOption = Tier.SMOKE, select: Select = "", pack: Packs = None) -> None:
-    """List the variants of a tier; exit code 1 if a pack cannot be listed."""
+    """List the variants of a tier. Exit code 1 if a pack cannot be listed."""
     project = find_project(pack, tier=tier, select=select).chosen()
     seen: set[tuple[str, str]] = set()
     rows = []
@@ -190,7 +191,7 @@ def run(
         typer.Argument(metavar="PROFILER", help="After --: a command to run it under, e.g. ncu"),
     ] = None,
     launches: Annotated[
-        int, typer.Option(metavar="LAUNCHES", min=1, help="After one warm-up")
+        int, typer.Option(metavar="N", min=1, help="How many, after one warm-up")
     ] = 10,
     device: Device = "auto",
     pack: Packs = None,
@@ -244,7 +245,7 @@ def make_pack(
     ] = None,
     repo: Annotated[bool, typer.Option("--repo", help="With CI for GitHub")] = False,  # noqa: FBT002
 ) -> None:
-    """Write the start of a pack: a case with its kernel and reference, and its tests."""
+    """Write the start of a pack: a case, its kernels and its tests."""
     taken = [source.name for source in discover(find_project().root)]
     place = new_pack(name, folder, taken=taken, repo=repo)
     say(f"wrote {place}")
@@ -269,8 +270,9 @@ def report(
 @app.command()
 def runs() -> None:
     """List the stored runs, the newest first."""
-    rows = []
-    for path in list_runs(find_project().folder):
+    rows, project = [], find_project()
+    stored_run(project)  # refused where there is none
+    for path in list_runs(project.folder):
         found = load_run(path)
         words = {one.variant: one.status.value for one in found.asked if one.status != "ok"}
         words |= {verdict.variant: verdict.word.value for verdict in found.verdicts}
@@ -288,7 +290,7 @@ def why(
     variant: Annotated[str, typer.Argument(metavar="VARIANT", help=GRAMMAR.capitalize())],
     run: Annotated[str, typer.Option("--run", metavar="RUN", help="Default: the newest")] = "",
 ) -> None:
-    """Say a variant's verdict in the last run, its numbers, and what explains them."""
+    """Say why a variant got its verdict, with its numbers."""
     project = find_project()
     run_view = viewed(with_baselines(project, None), stored_run(project, run))
     accounts, known = accounts_of(run_view, project), {n.id: n.variant for n in run_view.run.every}
@@ -299,7 +301,7 @@ def why(
 
 @app.command("open")
 def open_page() -> None:
-    """Open the newest run's report in the browser, and say where it lies."""
+    """Open the newest run's report in the browser. Say where it lies."""
     found = stored_run(find_project())
     page = find_project().root / "reports" / found.id / files.PAGE
     if not page.is_file():
@@ -312,7 +314,9 @@ def open_page() -> None:
 
 @app.command()
 def compare(
-    runs: Annotated[list[str], typer.Argument(metavar="A B [C]...", help="Run files or ids")],
+    runs: Annotated[
+        list[str], typer.Argument(metavar="RUN", help="Run files or ids: A B, or more")
+    ],
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page, too")] = None,
     markdown: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a comment's text, too")
@@ -320,7 +324,7 @@ def compare(
     *,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="List what is the same")] = False,
 ) -> None:
-    """Judge run B as if run A were its baseline; exit code 1 if something fails.
+    """Judge run B as if run A were its baseline. Exit code 1 if something fails.
 
     Three runs or more, or runs of several products, stand side by side, without a verdict.
     """
@@ -376,9 +380,9 @@ def accept(
         bool, typer.Option("--allow-dirty", help="Also of a changed tree: code in no commit")
     ] = False,
 ) -> None:
-    """Make what ended ok of a run the baseline of its SKU, and list the rest.
+    """Make what ended ok of a run the baseline of its SKU.
 
-    What gets slower is listed first. Exit code 1 if nothing of it ended ok.
+    What changes, gets slower or is not accepted is listed. Exit code 1 if nothing ended ok.
     """
     from perfsuite.run.accept import NothingAcceptedError, refuse_changed
     from perfsuite.run.accept import accept as make_baseline
@@ -437,7 +441,7 @@ def diff(
     markdown: Annotated[bool, typer.Option("--markdown", help="A table for a review")] = False,
     baselines: BaselinesOption = None,
 ) -> None:
-    """Show which entries two states of the baselines do not share, by how much, and why."""
+    """Show what differs between two states of the baselines, and why."""
     from perfsuite.store.git import folder_at
 
     root = with_baselines(find_project(), baselines).baselines[0]
@@ -494,6 +498,8 @@ def folders() -> None:
 def commands() -> typer.Typer:
     """Return the commands of the core and of each feature."""
     features().hook.perf_commands(app=app, baseline=baseline_commands)
+    # Typer writes "<str>" behind an argument's own word: that tells nobody more.
+    TyperArgument.display_type_rich = lambda *_, **__: None  # type: ignore[method-assign]
     return app
 
 
@@ -728,11 +734,8 @@ def say_device(units: Sequence[DeviceFacts]) -> None:
         "features": ", ".join(facts.features),
     }
     say_table("Device", ("fact", "value"), ((k, v) for k, v in known.items() if v))
-    rows = [
-        *(("identity", name, value) for name, value in sku.facts.items()),
-        *(("state", name, value) for name, value in facts.state.items()),
-        *(("environment", name, value) for name, value in facts.environment.items()),
-    ]
+    kinds = {"identity": sku.facts, "state": facts.state, "environment": facts.environment}
+    rows = [(kind, *item) for kind, held in kinds.items() for item in held.items()]
     say_table("Recorded with each result", ("kind", "fact", "value"), rows)
 
 

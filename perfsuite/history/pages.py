@@ -55,7 +55,7 @@ class _VariantFirst(TyperGroup):
 
 history = typer.Typer(
     cls=_VariantFirst,
-    help='What got slower, since when: perfsuite history ["PATTERN"], or a command.',
+    help='What got slower, since when. Write perfsuite history ["VARIANTS"], or a command.',
 )
 
 
@@ -161,7 +161,7 @@ def answers(found: Sequence[Series], every: Iterable[str]) -> Iterator[str]:
 
 @history.command("import")
 def import_runs(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run files or ids")],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Run files or ids")],
 ) -> None:
     """Store runs; known ones stay. Exit code 1 if one is refused."""
     project = with_baselines(find_project(), None)
@@ -193,7 +193,7 @@ def trends(
     ] = None,
     folder: Annotated[Path, typer.Option(metavar="DIR", help="Where to write")] = Path("reports"),
 ) -> None:
-    """Write a page per SKU: all its series, those first whose level shifted last."""
+    """Write a page of all series of each SKU. What shifted last comes first."""
     root = find_project().root
     with open_history(root) as store:
         known = store.skus()

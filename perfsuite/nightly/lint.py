@@ -160,11 +160,13 @@ def lint(
     tier: Annotated[
         Tier | None, typer.Option(help="Also look for missing entries, up to this tier")
     ] = None,
-    older_than: Annotated[int, typer.Option(min=1, metavar="DAYS", help="Say which are")] = 180,
+    older_than: Annotated[
+        int, typer.Option(min=1, metavar="DAYS", help="Say which entries are")
+    ] = 180,
     pack: Packs = None,
     baselines: BaselinesOption = None,
 ) -> None:
-    """Say what is wrong with baselines and exceptions; exit code 1 if anything is."""
+    """Say what is wrong with baselines and exceptions. Exit code 1 if anything is."""
     if baselines and not baselines.is_dir():
         raise UsageError(
             "there is no such folder of baselines", where=str(baselines), remedy="name one that is"

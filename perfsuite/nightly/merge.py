@@ -55,7 +55,9 @@ ANY_OPTION = {"ignore_unknown_options": True, "allow_extra_args": True}
 
 
 def nightly(context: typer.Context) -> None:
-    """Run one night: check the machine, resume or start, report, and propose baselines.
+    """Run one night: measure, report, and propose baselines.
+
+    It checks the machine first, and goes on with a night that was stopped.
 
     Further options go to pytest, as in: perfsuite nightly -k softmax --perf-packs acme
 
@@ -221,7 +223,7 @@ def _environments(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def merge(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="One run file or id a shard")],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN", help="One run file or id a shard")],
     *,
     folder: Annotated[Path, typer.Option(metavar="DIR", help="Of the report")] = Path("reports"),
     baselines: BaselinesOption = None,

@@ -432,7 +432,7 @@ def markdown(proposal: Proposal) -> str:
 def propose_command(  # noqa: PLR0913, PLR0917 - a command line
     runs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="RUN...", help=f"Files or ids; else the newest {MOST_RUNS}"),
+        typer.Argument(metavar="RUN", help=f"Files or ids; else the newest {MOST_RUNS}"),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", metavar="FILE", help="For the page; else it is said")
@@ -440,15 +440,16 @@ def propose_command(  # noqa: PLR0913, PLR0917 - a command line
     reason: Annotated[
         str, typer.Option(metavar="TEXT", help="Why; stored before the evidence")
     ] = "",
-    nights: Annotated[int, typer.Option(metavar="NIGHTS", min=1, help="So many make a level")] = 5,
+    nights: Annotated[int, typer.Option(metavar="N", min=1, help="So many make a level")] = 5,
     include_slower: Annotated[  # noqa: FBT002 - a flag of the command line
         bool, typer.Option("--include-slower", help="Worse levels too; needs --reason")
     ] = False,
     baselines: BaselinesOption = None,
 ) -> None:
-    """Write what the last nights say to the baselines' files, for git diff.
+    """Write what the last nights say to the baselines' files.
 
-    Nothing is committed. A page in Markdown says of each entry what it was and will be, how sure
+    Nothing is committed: look at git diff.
+    A page in Markdown says of each entry what it was and will be, how sure
     that is, and why.
     """
     project = with_baselines(find_project(), baselines)

@@ -204,11 +204,7 @@ OPTIONS: Mapping[str, Option] = {
     "--perf-tier": _one_of(
         TIERS, "how many values of each axis: smoke (default, seconds), nightly or full"
     ),
-    "--perf-select": _value(
-        "EXPR",
-        f"variants: {GRAMMAR}",
-        default="",
-    ),
+    "--perf-select": _value("EXPR", f"variants: {GRAMMAR}", default=""),
     "--perf-device": _value(
         "NAME",
         f"where to measure: auto, {', '.join(BUILT_IN_DEVICES)}, or a pack's. "

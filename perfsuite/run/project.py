@@ -34,10 +34,12 @@ WIDE, GAP, LEAST = 100_000, 3, 8
 
 Packs = Annotated[
     list[Path] | None,
-    typer.Option("--pack", metavar="FILE_OR_FOLDER", help="One more pack; repeatable"),
+    typer.Option("--pack", metavar="PATH", help="One more pack: a file or folder; repeatable"),
 ]
 _KNOWN = ", ".join(("auto", *BUILT_IN_DEVICES))
-Device = Annotated[str, typer.Option(help=f"{_KNOWN} or a pack's; auto takes GPUs if any")]
+Device = Annotated[
+    str, typer.Option(metavar="NAME", help=f"{_KNOWN} or a pack's; auto takes GPUs if any")
+]
 BaselinesOption = Annotated[
     Path | None,
     typer.Option("--baselines", metavar="DIR", help="Default: perf_baselines of pyproject.toml"),
