@@ -110,8 +110,8 @@ def test_another_pack_adds_an_implementation(
     listing = Listing(loaded.pack, Tier.FULL, (), ())
     assert {v.case.file[-9:] for v in list_pack(listing, loaded).variants} == {"/other.py"}
     with pytest.raises(PackError, match=r"own\.scala"):
-        load_pack("other", written(tmp_path, "other", OTHER.format(case="own.scala")))
-    found = load_pack("other", written(tmp_path, "other", OTHER.format(case="gone.scale")))
+        load_pack("wrong", written(tmp_path, "wrong", OTHER.format(case="own.scala")))
+    found = load_pack("alone", written(tmp_path, "alone", OTHER.format(case="gone.scale")))
     assert (found.cases, found.pack.note.partition(":")[0]) == ({}, "gone not installed")
 
 
