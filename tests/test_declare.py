@@ -25,6 +25,7 @@ PERFSUITE_API = {api}
     nightly=[{{"n": [300, 2000], "impl": ["plain", "late"]}}],
     full={{"n": 5000, "impl": "plain"}},
     metrics=[perfsuite.KERNELS],
+    canary={{"cpu": {{"n": 300, "impl": "plain"}}}},
     flops=lambda *, n: n,
     source="a book",
 )
@@ -77,21 +78,19 @@ def test_an_operator_is_a_case_with_a_claim_for_what_is_expected(tmp_path: Path)
     ]
     assert case.doc == "Double n numbers."
     assert [(need.kind, need.axes) for need in case.needs] == [("device", {"impl": ("late",)})]
-    assert (claim.name, claim.faster, claim.than) == (
-        "scale_late", {"impl": "late"}, {"impl": "plain"},
-    )  # fmt: skip
+    ends = claim.name, claim.faster["impl"], claim.than["impl"]
+    assert ends == ("scale_late", "late", "plain")
 
 
 def test_work_and_kernels_are_found_by_measuring(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     loaded = load_pack("own", written(tmp_path, "own", SCALE.format(api=2)))
     axes: Axes = {"n": 300, "impl": "plain"}
-    settings = Settings(check_only=True)
-    session = Session(open_device("cpu"), loaded.cases["scale"], axes, settings, seed=0)
+    case = loaded.cases["scale"]
+    session = Session(open_device("cpu"), case, axes, Settings(check_only=True), seed=0)
     session.prepare()
-    evidence = session.finish()
-    assert evidence.work == Work(read_bytes=1200, write_bytes=1200, flops=300)
-    assert evidence.exact["kernels"] == 2
+    found = session.finish()
+    assert (found.work, found.exact["kernels"]) == (Work(1200, 1200, 300), 2)
 
 
 def test_another_pack_adds_an_implementation(
@@ -99,14 +98,14 @@ def test_another_pack_adds_an_implementation(
 ) -> None:
     (tmp_path / "own.py").write_text(SCALE.format(api=1), "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    entries = [EntryPoint("own", "own", "perfsuite")]
-    monkeypatch.setattr(load, "entry_points", lambda **_group: entries)
+    monkeypatch.setattr(load, "entry_points", lambda **_: [EntryPoint("own", "own", "perfsuite")])
     loaded = load_pack("other", written(tmp_path, "other", OTHER.format(case="own.scale")))
     assert [(str(tier), *axes.values()) for tier, axes in loaded.cases["scale"].points] == [
         ("smoke", 300, "twice"),
         ("nightly", 2000, "twice"),
         ("full", 5000, "twice"),
     ]
+    assert loaded.cases["scale"].canary == {}
     listing = Listing(loaded.pack, Tier.FULL, (), ())
     assert {v.case.file[-9:] for v in list_pack(listing, loaded).variants} == {"/other.py"}
     with pytest.raises(PackError, match=r"own\.scala"):
@@ -122,6 +121,7 @@ def test_another_pack_adds_an_implementation(
         ('"n": 5000, "impl": "plain"', '"n": 5000, "impl": "planes"', "impl='planes'"),
         ('{"n": 5000', '{"m": 5000', "binds m, impl; its axes are n, impl"),
         ("@scale.reference", "", "scale has no reference"),
+        ("rng, *, n", "rng, n", "take n by position"),
     ],
 )
 def test_a_bad_operator_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
@@ -143,6 +143,7 @@ def test_a_bad_operator_is_refused(tmp_path: Path, old: str, new: str, said: str
         ),
         (lambda x: x.new_ones(300).cumsum(0) / 3, 9e-4, ""),
         (lambda x: x, 1e-2, ""),
+        (lambda x: (x, x[:0]), 1e-2, ""),
     ],
 )
 def test_a_reference_that_takes_a_mistake_is_refused(

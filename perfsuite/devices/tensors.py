@@ -182,6 +182,10 @@ def ends(result: Any) -> tuple[torch.Tensor, ...]:
     return tuple(tensor.reshape(-1)[-END:].clone() for tensor in tensors_of(result))
 
 
+def _bits(flat: torch.Tensor) -> torch.Tensor:
+    return flat.view(torch.uint8).reshape(flat.numel(), flat.element_size())
+
+
 def mistakes(
     actual: Any, expected: Any, earlier: Sequence[torch.Tensor], tolerance: float | None
 ) -> Iterator[tuple[str, Comparison]]:
@@ -189,18 +193,18 @@ def mistakes(
     for one, end, want, old in zip(
         tensors_of(actual), ends(actual), ends(expected), earlier, strict=True
     ):
-        bits = end.view(torch.uint8).reshape(end.numel(), -1)
+        bits = _bits(end)
         row = one[0].numel() if one.ndim and len(one) else 1
         made = {
             "zeros in place of the result": torch.zeros_like(bits),
             "one row off": bits.roll(row if row < len(bits) else 1, 0),
-            "the result of other inputs": old.view(torch.uint8).reshape(old.numel(), -1),
+            "the result of other inputs": _bits(old),
             "the last tile missing": bits.clone(),
         }
         made["the last tile missing"][-min(TILE, -(-len(bits) // 2)) :] = 0
         if one.dtype == torch.float32 and (tolerance is None or tolerance < FP32_MOST):
-            made["rounded to bf16"] = end.bfloat16().float().view(torch.uint8).reshape(bits.shape)
-        for mistake, wrong in made.items():
+            made["rounded to bf16"] = _bits(end.bfloat16().float())
+        for mistake, wrong in made.items() if len(bits) else ():
             if wrong.shape == bits.shape and not torch.equal(wrong, bits):
                 found = wrong.reshape(-1).view(end.dtype)
                 yield mistake, _compare_one(found, want, tolerance)

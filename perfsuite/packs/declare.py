@@ -25,8 +25,9 @@ from perfsuite.model import (
 Values = Mapping[str, Scalar | Sequence[Scalar]]
 Points = Values | Sequence[Values]
 Function = Callable[..., Any]
-# What an operator says of its workloads; the rest of what it is given is the case's.
+# The axis that names implementations.
 IMPL = "impl"
+# What an operator says of its workloads; the rest of what it is given is the case's.
 OF_WORKLOAD = ("tolerance", "captures", "rotates", "in_place", "flops", "rate_dtype")
 
 
@@ -106,12 +107,16 @@ class Operator:
         return function
 
     def with_only(self, implementations: Sequence[Implementation]) -> Operator:
-        """Return the operator with somebody else's implementations, at all its points."""
+        """Return the operator with somebody else's implementations, at all its points.
+
+        What watches the machine, and what shows a ceiling, are its owner's implementations.
+        """
         points = {
             tier: [{k: v for k, v in each.items() if k != IMPL} for each in grid(some)]
             for tier, some in self._points.items()
         }
-        other = Operator(self._inputs, points, {**self._fields, **self._of_workload})
+        fields = {**self._fields, **self._of_workload, "canary": {}, "ceilings": {}}
+        other = Operator(self._inputs, points, fields)
         other._reference, other._wrong = self._reference, self._wrong
         other.implementations = {each.name: each for each in implementations}
         other.place = next((each.function for each in implementations), self._inputs)
@@ -122,6 +127,10 @@ class Operator:
         if not (self._reference and self.implementations):
             lacks = "implementation" if self._reference else "reference"
             raise ValueError(f"operator {self.name!r} has no {lacks}: add @{self.name}.{lacks}")
+        _, *axes = inspect.signature(self._inputs).parameters.values()
+        if wrong := [each.name for each in axes if each.kind is not each.KEYWORD_ONLY]:
+            what = f"the inputs of operator {self.name!r} take {', '.join(wrong)} by position"
+            raise ValueError(f"{what}: write the axes behind *, as in inputs(rng, *, n)")
         needs = [*self._fields.get("needs", ())]
         for each in self.implementations.values():
             needs += [need.when(**dict(need.axes), **{IMPL: each.name}) for need in each.needs]

@@ -76,7 +76,6 @@ T = TypeVar("T")
 RESERVED = ("pack", "case", "tag")
 ARCH = re.compile(r"sm_(\d+)([af]?)(\+?)\Z")
 TARGET = re.compile(r"sm_\d{2,3}[af]?\Z")
-LEFT_OUT = "implementations of its operators are left out"
 NO_DOCSTRINGS = 2  # PYTHONOPTIMIZE=2: Python itself drops them all
 NEEDS = ("device", "arch", "gpus", "package", "feature")
 CALLED = ("build", "work", "memory_bytes")
@@ -193,8 +192,8 @@ def _of_others(
             told = f"perf_implementations names {case!r}, which is no operator of another pack"
             there = ", ".join(known[pack].operators) if pack in known else ""
             raise source.refuse(told, remedy=f"choose among {there}" if there else "use @impl")
-    absent = sorted(named - {*entries})
-    return f"{' and '.join(absent)} not installed: {LEFT_OUT}" if absent else "", found
+    absent, what = sorted(named - {*entries}), "implementations of its operators are left out"
+    return f"{' and '.join(absent)} not installed: {what}" if absent else "", found
 
 
 def _imported(source: Pack) -> Any:
