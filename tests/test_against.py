@@ -530,6 +530,26 @@ def test_what_fails_beside_a_run_costs_it_no_verdict(
     assert words(resumed.run)["two"] == "slower"
 
 
+@pytest.mark.parametrize("where", ["RunFile.finish", "_Work._answer"])
+def test_pairs_that_were_taken_are_not_taken_again(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    write(elsewhere, speed=A_LITTLE_SLOWER)
+    monkeypatch.setattr(f"perfsuite.run.run.{where}", _stop)
+    with pytest.raises(KeyboardInterrupt):
+        measure(elsewhere)
+    monkeypatch.undo()
+    (path,) = list_runs(elsewhere / ".perfsuite" / "settled")
+    taken = load_run(path)
+    assert words(measure(elsewhere, resume=True).run)["two"] == "slower"
+    assert list_runs(elsewhere / ".perfsuite" / "settled") == (path,)
+    assert load_run(path).results == taken.results
+    assert load_run(path).finished
+    # Another run takes pairs of its own.
+    assert words(measure(elsewhere).run)["two"] == "slower"
+    assert len(list_runs(elsewhere / ".perfsuite" / "settled")) == 2
+
+
 def _stop(*_: object) -> None:
     raise KeyboardInterrupt
 

@@ -9,7 +9,7 @@ import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -95,7 +95,7 @@ PROCESSES = 2
 MOST_CLAIMS, LIMIT_S = 20, 60.0
 # Of an unexpected error's first line: its traceback has it whole.
 MOST_FIRST = 300
-# Where runs are that take pairs for another: nobody's earlier run, none to resume.
+# Where runs are that take pairs for another; nobody's earlier run.
 FOLDER = "settled"
 
 
@@ -338,6 +338,8 @@ def execute(config: Config, listener: Listener, panels: Panels | None = None) ->
         basis = find_expected(
             config.baseline_roots, config.folder, run=interrupted or run, packs=config.packs
         )
+        if interrupted and interrupted.finished:  # the pairs that another run had asked for
+            return Outcome(interrupted, run_path(config.folder, interrupted.id), basis)
         if interrupted:
             file = stack.enter_context(RunFile.resume(run_path(config.folder, interrupted.id)))
             listener.note(f"resuming run {interrupted.id}: {len(file.run.results)} results kept")
@@ -386,9 +388,12 @@ def interrupted_run(config: Config) -> Run | None:
     """Return the newest interrupted run, if it is to go on; UsageError if it must and is not there.
 
     Where it need not, it goes on only if nothing was run since, and if as much was asked for.
+    Of pairs, whatever was run of the same question since the run that asks may be finished too.
     """
     if not config.resume:
         return None
+    if config.source:
+        return _begun_since(config, config.resume)
     found = unfinished(config.folder)[:1]
     if config.resume == ALWAYS:
         if found:
@@ -402,9 +407,22 @@ def interrupted_run(config: Config) -> Run | None:
         run = load_run(found[0]) if found and found == list_runs(config.folder)[:1] else None
     except StoreError:  # damaged: there is nothing to go on with
         return None
+    return run if run and _asks_as_much(config, run) else None
+
+
+def _begun_since(config: Config, first: str) -> Run | None:
+    """Return the newest run behind ``first`` that asks for as much, finished or interrupted."""
+    idle = set(unfinished(config.folder))
+    for path in list_runs(config.folder):
+        with suppress(StoreError):  # damaged: these pairs are taken again
+            if path.stem > first and _asks_as_much(config, run := load_run(path)):
+                return run if run.finished or path in idle else None
+    return None
+
+
+def _asks_as_much(config: Config, run: Run) -> bool:
     ids = {variant.id for variant in config.variants}
-    is_same = run and run.settings == config.settings and {v.id for v in run.variants} == ids
-    return run if is_same else None
+    return run.settings == config.settings and {v.id for v in run.variants} == ids
 
 
 def refusal(run: Run, interrupted: Run) -> tuple[str, str] | None:
@@ -826,13 +844,13 @@ class _Work:
         self, source: Source, some: Sequence[VariantRun], verdicts: Mapping[str, Verdict]
     ) -> None:
         """Measure a source beside the tree in a run of its own; keep what it says of each."""
-        total = len(verdicts)
+        run, total = self.file.run, len(verdicts)
         self.listener.note(f"measuring {len(some)} of {total} beside the old code, {source}")
         question = dataclasses.replace(
             self.config,
             variants=tuple(one.variant for one in some),
             claims=(),
-            resume=None,
+            resume=run.id if self.config.resume else None,
             settings=self.settings,
             time_s=self.limit.left_s(),
             source=source,
@@ -846,7 +864,8 @@ class _Work:
             if answer is not None and answer.in_turns and one.id not in of_one:
                 mine = fresh.get(one.id, verdicts[one.id])
                 self.answers[one.id] = self._answer(answer, mine, one)
-                if ended.last:  # what is accepted is not the screen alone, chosen for its time
+                # What is accepted is not the screen alone, which was chosen for its time.
+                if ended.last and not one.result(Stage.CONFIRM):
                     self.file.append(replace(ended.last, stage=Stage.CONFIRM))
             elif answer and answer.reasons and one.id not in of_one:
                 self.unanswered[one.id] = answer.reasons[-1]
