@@ -6,16 +6,7 @@ from typing import Any
 
 import perfsuite
 from perfsuite.gpu import torch
-from perfsuite_distributed.ranks import (
-    BOOK,
-    NCCL_TESTS,
-    bus_bytes,
-    mean,
-    of_all_ranks,
-    own,
-    pass_on,
-    true_mean,
-)
+from perfsuite_distributed import ranks as gang
 
 _NIGHT = {"ranks": [2, 4], "kib": [64, 1024, 16384, 262144]}
 _ALL = {"ranks": [2, 4, 8, 16], "kib": [1, 4, 64, 1024, 4096, 16384, 65536, 262144, 1048576]}
@@ -29,13 +20,13 @@ _ONE_WAY = {"op": ["all_gather", "reduce_scatter"], "impl": "library"}
     ranks="ranks",
     # What goes over a rank's link; the rate is nccl-tests' busbw.
     work=lambda op, ranks, kib, impl: perfsuite.Work(
-        bus_bytes(op, kib * 1024, ranks), link="nvlink"
+        gang.bus_bytes(op, kib * 1024, ranks), link="nvlink"
     ),
     memory_bytes=lambda op, ranks, kib, impl: 2 * kib * 1024,
     tolerance=lambda *, op: 0.0 if op == "all_gather" else None,
     in_place=lambda *, op: op == "all_reduce",
     cold=False,
-    source=f"{BOOK} 4, NCCL; {NCCL_TESTS}",
+    source=f"{gang.BOOK} 4, NCCL; {gang.NCCL_TESTS}",
 )
 def collective(rng: Any, *, op: str, ranks: int, kib: int) -> Any:
     """Reduce, gather or scatter fp32 over all ranks; kib is the whole buffer, rates are busbw.
@@ -44,7 +35,7 @@ def collective(rng: Any, *, op: str, ranks: int, kib: int) -> Any:
     n-1 that pass it on, each a send and a receive between neighbours.
     """
     whole, share = kib * 256, kib * 256 // ranks
-    x = own(rng.randn(share if op == "all_gather" else whole))
+    x = gang.own(rng.randn(share if op == "all_gather" else whole))
     if op == "all_reduce":
         return (x,)
     return x, rng.empty(whole if op == "all_gather" else share)
@@ -53,8 +44,8 @@ def collective(rng: Any, *, op: str, ranks: int, kib: int) -> Any:
 @collective.reference
 def _reference(x: Any, *y: Any, op: str, turn: int = 0) -> Any:
     if op == "all_reduce":
-        return true_mean(x)
-    held, rank = of_all_ranks(x), torch.distributed.get_rank()
+        return gang.true_mean(x)
+    held, rank = gang.of_all_ranks(x), torch.distributed.get_rank()
     if op == "all_gather":
         return held.roll(turn, dims=0).flatten()
     return held.double().sum(dim=0).chunk(len(held))[(rank + turn) % len(held)]
@@ -63,21 +54,21 @@ def _reference(x: Any, *y: Any, op: str, turn: int = 0) -> Any:
 @collective.wrong
 def _of_another_rank(x: Any, *y: Any, op: str) -> Any:
     """Gather or scatter for the next rank; keep one's own numbers, which no hook reduced."""
-    return own(x) if op == "all_reduce" else _reference(x, op=op, turn=1).float()
+    return gang.own(x) if op == "all_reduce" else _reference(x, op=op, turn=1).float()
 
 
 @collective.impl(
     beats=perfsuite.Beats(
         "ring",
         1.0,
-        f"{BOOK} 4, NCCL: use the library's collectives, not hand-written sends",
+        f"{gang.BOOK} 4, NCCL: use the library's collectives, not hand-written sends",
         at={"op": "all_reduce", "kib": (16384, 262144)},
         needs=(perfsuite.cuda(),),
     )
 )
 def _library(x: Any, *y: Any, op: str) -> Any:
     if op == "all_reduce":
-        return mean(x)
+        return gang.mean(x)
     dist = torch.distributed
     gather_or_scatter = {
         "all_gather": dist.all_gather_into_tensor,
@@ -98,9 +89,9 @@ def ring_mean(tensor: Any) -> Any:
     shares = tensor.view(ranks, -1)
     landing = torch.empty_like(shares[0])
     for step in range(ranks - 1):
-        pass_on(shares[(rank - step) % ranks], landing)
+        gang.pass_on(shares[(rank - step) % ranks], landing)
         shares[(rank - step - 1) % ranks].add_(landing)
     for step in range(ranks - 1):
-        pass_on(shares[(rank + 1 - step) % ranks], landing)
+        gang.pass_on(shares[(rank + 1 - step) % ranks], landing)
         shares[(rank - step) % ranks].copy_(landing)
     return tensor.mul_(1 / ranks)
