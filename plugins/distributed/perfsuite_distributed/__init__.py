@@ -10,12 +10,10 @@ import perfsuite
 @perfsuite.hookimpl
 def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Operator | perfsuite.Claim]:
     """Return the pack's cases and claims."""
-    from perfsuite_distributed import bucketing, collective, overlap, peer_copy, volume
+    from perfsuite_distributed.bucketing import CASES
+    from perfsuite_distributed.collective import collective
+    from perfsuite_distributed.overlap import overlap, overlap_share
+    from perfsuite_distributed.peer_copy import peer_copy
+    from perfsuite_distributed.volume import volume
 
-    return [
-        *collective.CASES,
-        *peer_copy.CASES,
-        *bucketing.CASES,
-        *overlap.CASES,
-        *volume.CASES,
-    ]
+    return [collective, peer_copy, *CASES, overlap, overlap_share, volume]

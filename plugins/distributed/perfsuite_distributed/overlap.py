@@ -4,48 +4,50 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import perfsuite
-from perfsuite_distributed.ranks import bus_bytes, mean, own, true_mean
+from perfsuite.gpu import matmul64, torch
+from perfsuite_distributed.ranks import BOOK, bus_bytes, mean, own, true_mean
 
-CHAPTER = "AI Systems Performance Engineering, chapter 4, overlapping communication"
-SUPERBENCH = "microsoft/superbenchmark 700d650, computation-communication-overlap"
-# Sizes of a quick look, where streams of different priority show nothing.
-SMALL = 256
+_OVERLAP = f"{BOOK} 4, overlapping communication"
+_SOURCE = f"{_OVERLAP}; microsoft/superbenchmark 700d650, computation-communication-overlap"
+# Where streams of different priority show nothing.
+_SMALL = {"ranks": 2, "n": 256, "mib": 1}
+_LARGE: dict[str, Any] = {"ranks": [2, 4], "n": 4096, "mib": [64, 256]}
 # One play is this many rounds of the two parts.
 ROUNDS = 10
 # Layers whose gradients are being computed while the sum of an earlier bucket is under way. One
 # matmul alone takes all SMs at once, and the sum, whose blocks come after, waits for its end.
 LAYERS = 8
+_PAYS = perfsuite.Beats(
+    "serial",
+    1.0,
+    f"{_OVERLAP}: communication that runs beside computation costs less than after it",
+    needs=(perfsuite.cuda(),),
+    name="pays",
+)
+Run = Callable[[Any, Any, Any], tuple[Any, Any]]
 
 
-def _work(*, ranks: int, n: int, mib: int, impl: str) -> perfsuite.Work:
-    del impl
-    moved = bus_bytes("all_reduce", mib * 2**20, ranks)
-    return perfsuite.Work(
-        read_bytes=moved, flops=LAYERS * 2.0 * n**3, rate_dtype="bf16", link="nvlink"
-    )
-
-
-@perfsuite.case(
-    axes={
-        "ranks": [2, 4],
-        "n": [4096],
-        "mib": [64, 256],
-        "impl": ["serial", "overlap", "priority"],
-    },
-    only=lambda ranks, n, mib, impl: impl != "priority" or n > SMALL,
-    needs=[perfsuite.cuda().when(impl="priority")],
-    smoke={"ranks": [2], "n": [256], "mib": [1]},
+@perfsuite.operator(
+    smoke={**_SMALL, "impl": ["serial", "overlap"]},
+    nightly=_LARGE,
     ranks="ranks",
-    work=_work,
+    work=lambda ranks, n, mib, impl: perfsuite.Work(
+        bus_bytes("all_reduce", mib * 2**20, ranks),
+        flops=LAYERS * 2.0 * n**3,
+        rate_dtype="bf16",
+        link="nvlink",
+    ),
     memory_bytes=lambda ranks, n, mib, impl: (4 * LAYERS + 2) * n * n + 2 * mib * 2**20,
+    in_place=True,
     cold=False,
     version=2,
-    source=f"{CHAPTER}; {SUPERBENCH}",
+    source=_SOURCE,
 )
-def overlap(ctx: Any, *, ranks: int, n: int, mib: int, impl: str) -> perfsuite.Workload:
+def overlap(rng: Any, *, ranks: int, n: int, mib: int) -> Any:
     """Multiply n x n matrices of eight layers (bf16, fp32 on a CPU) and average mib over the ranks.
 
     The average is of fp32, as of a bucket of gradients. ``serial`` waits for it before it
@@ -54,85 +56,71 @@ def overlap(ctx: Any, *, ranks: int, n: int, mib: int, impl: str) -> perfsuite.W
     that fall free. Beside one matmul instead of eight nothing is hidden (two H200s, 256 MiB: 1102
     us against 1078 in turn).
     """
-    del ranks
-    import torch
-
-    steps = _Parts(ctx, overlapped=impl != "serial", priority=-1 if impl == "priority" else 0)
-
-    def wrong(a: Any, b: Any, gradient: Any) -> Any:
-        product, _ = steps.run(a, b, gradient)
-        return product, own(gradient, ctx.rank)  # read before the other ranks' part had come
-
-    return perfsuite.Workload(
-        fn=steps.run,
-        make_inputs=lambda rng: steps.inputs(rng, n, mib),
-        reference=lambda a, b, g: (
-            torch.stack([layer.double() @ b.double() for layer in a]),
-            true_mean(g),
-        ),
-        wrong=wrong,
-        in_place=True,
-    )
+    gradient = own(rng.randn(mib * 2**18))
+    dtype = "bfloat16" if gradient.is_cuda else "float32"
+    return rng.randn(LAYERS, n, n, dtype=dtype), rng.randn(n, n, dtype=dtype), gradient
 
 
-class _Parts:
-    """The two parts on this rank's device."""
+@overlap.reference
+def _reference(a: Any, b: Any, gradient: Any) -> Any:
+    return torch.stack([matmul64(layer, b) for layer in a]), true_mean(gradient)
 
-    def __init__(self, ctx: Any, *, overlapped: bool, priority: int = 0) -> None:
-        import torch
 
-        self.rank = ctx.rank
-        self.dtype = "bfloat16" if ctx.device == "cuda" else "float32"
-        is_streamed = overlapped and ctx.device == "cuda"
-        self.side = torch.cuda.Stream(priority=priority) if is_streamed else None
-        self.is_overlapped = overlapped
-
-    def inputs(self, rng: Any, n: int, mib: int) -> tuple[Any, Any, Any]:
-        """Return the layers' matrices, the one they are multiplied by, and a gradient."""
-        matrices = (rng.randn(*shape, dtype=self.dtype) for shape in ((LAYERS, n, n), (n, n)))
-        return (*matrices, own(rng.randn(mib * 2**18), self.rank))
-
-    def run(self, a: Any, b: Any, gradient: Any) -> tuple[Any, Any]:
-        """Reduce and multiply, side by side where asked for and possible."""
-        import torch
-        import torch.distributed as dist
-
-        if self.side is not None:
-            self.side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self.side):
-                mean(gradient)
-            product = multiplied(a, b)
-            torch.cuda.current_stream().wait_stream(self.side)
-            return product, gradient
-        if self.is_overlapped:
-            work = dist.all_reduce(gradient, async_op=True)
-            product = multiplied(a, b)
-            work.wait()
-            return product, gradient.mul_(1 / dist.get_world_size())
-        mean(gradient)
-        return multiplied(a, b), gradient
+@overlap.wrong
+def _read_too_early(a: Any, b: Any, gradient: Any) -> Any:
+    """Read a gradient before the other ranks' part has come."""
+    return multiplied(a, b), own(gradient)
 
 
 def multiplied(a: Any, b: Any) -> Any:
     """Return each layer's product, one matmul after the other."""
-    import torch
-
     products = torch.empty_like(a)
     for layer, product in zip(a, products, strict=True):
         torch.matmul(layer, b, out=product)
     return products
 
 
+@overlap.impl
+def _serial(a: Any, b: Any, gradient: Any) -> tuple[Any, Any]:
+    mean(gradient)
+    return multiplied(a, b), gradient
+
+
+@overlap.impl(name="overlap", beats=_PAYS)
+def _beside(ctx: Any, *, impl: str) -> Run:
+    if ctx.device != "cuda":
+        return _by_gloo
+    side = torch.cuda.Stream(priority=-1 if impl == "priority" else 0)
+
+    def run(a: Any, b: Any, gradient: Any) -> tuple[Any, Any]:
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            mean(gradient)
+        product = multiplied(a, b)
+        torch.cuda.current_stream().wait_stream(side)
+        return product, gradient
+
+    return run
+
+
+overlap.impl(_beside, name="priority", needs=[perfsuite.cuda()], beats=_PAYS)
+
+
+def _by_gloo(a: Any, b: Any, gradient: Any) -> tuple[Any, Any]:
+    work = torch.distributed.all_reduce(gradient, async_op=True)
+    product = multiplied(a, b)
+    work.wait()
+    return product, gradient.mul_(1 / torch.distributed.get_world_size())
+
+
 @perfsuite.case(
-    axes={"ranks": [2, 4], "n": [4096], "mib": [64, 256]},
-    smoke={"ranks": [2], "n": [256], "mib": [1]},
+    nightly=[_SMALL, _LARGE],
     ranks="ranks",
     regime=perfsuite.Regime.END_TO_END,
     cold=False,
     metrics=[perfsuite.Metric("hidden_percent", "%", "higher")],
     version=2,
-    waits=lambda **_: True,
-    source=f"{CHAPTER}; {SUPERBENCH}",
+    source=_SOURCE,
 )
 def overlap_share(ctx: Any, *, ranks: int, n: int, mib: int) -> perfsuite.Scenario:
     """Tell how much of the shorter part is hidden behind the longer: (serial - overlap) / shorter.
@@ -141,47 +129,34 @@ def overlap_share(ctx: Any, *, ranks: int, n: int, mib: int) -> perfsuite.Scenar
     higher priority), awaited by the host; the slowest rank counts. 0 is no overlap at all, 100 is
     all of it.
     """
-    del ranks
-    import torch
-
-    serial, both = _Parts(ctx, overlapped=False), _Parts(ctx, overlapped=True, priority=-1)
+    both = _beside(ctx, impl="priority")
 
     def inputs(seed: int) -> tuple[Any, Any, Any]:
         generator = torch.Generator(device=ctx.device).manual_seed(seed)
-        kind = getattr(torch, serial.dtype)
-        a = torch.randn(LAYERS, n, n, device=ctx.device, generator=generator)
-        b = torch.randn(n, n, device=ctx.device, generator=generator)
-        gradient = torch.randn(mib * 2**18, device=ctx.device, generator=generator)
-        return a.to(kind), b.to(kind), own(gradient, ctx.rank)
+        draw = partial(torch.randn, device=ctx.device, generator=generator)
+        kind = torch.bfloat16 if ctx.device == "cuda" else torch.float32
+        return draw(LAYERS, n, n).to(kind), draw(n, n).to(kind), own(draw(mib * 2**18))
 
     def play(seed: int) -> tuple[Any, dict[str, float]]:
         a, b, gradient = inputs(seed)
-        result = both.run(a, b, gradient.clone())
-        times = {
-            "matmul": _seconds(ctx, lambda: multiplied(a, b)),
-            "sum": _seconds(ctx, lambda: mean(gradient)),
-            "serial": _seconds(ctx, lambda: serial.run(a, b, gradient)),
-            "both": _seconds(ctx, lambda: both.run(a, b, gradient)),
-        }
-        shorter = min(times["matmul"], times["sum"])
-        hidden = 100 * (times["serial"] - times["both"]) / shorter
+        result = both(a, b, gradient.clone())
+        matmul = _seconds(ctx, lambda: multiplied(a, b))
+        reduction = _seconds(ctx, lambda: mean(gradient))
+        in_turn = _seconds(ctx, lambda: _serial(a, b, gradient))
+        at_once = _seconds(ctx, lambda: both(a, b, gradient))
+        hidden = 100 * (in_turn - at_once) / min(matmul, reduction)
         return result, {"hidden_percent": max(hidden, 0.0)}
 
-    def reference(seed: int) -> Any:
-        a, b, gradient = inputs(seed)
-        return torch.stack([layer.double() @ b.double() for layer in a]), true_mean(gradient)
-
-    def wrong(seed: int) -> Any:
-        a, b, gradient = inputs(seed)
-        return (*both.run(a, b, gradient.clone())[:1], gradient)
-
-    return perfsuite.Scenario(play=play, reference=reference, wrong=wrong)
+    return perfsuite.Scenario(
+        play=play,
+        reference=lambda seed: _reference(*inputs(seed)),
+        wrong=lambda seed: _read_too_early(*inputs(seed)),
+    )
 
 
 def _seconds(ctx: Any, act: Callable[[], Any]) -> float:
     """Return the seconds of ten rounds on the slowest rank."""
-    import torch
-    import torch.distributed as dist
+    dist = torch.distributed
 
     def waited() -> float:
         if ctx.device == "cuda":
@@ -196,27 +171,3 @@ def _seconds(ctx: Any, act: Callable[[], Any]) -> float:
     taken = torch.tensor([waited() - begun], dtype=torch.float64, device=ctx.device)
     dist.all_reduce(taken, op=dist.ReduceOp.MAX)
     return float(taken)
-
-
-CASES = (
-    overlap,
-    overlap_share,
-    perfsuite.Claim(
-        name="overlap_pays",
-        case="overlap",
-        faster={"impl": "overlap"},
-        than={"impl": "serial"},
-        by=1.0,
-        source=f"{CHAPTER}: communication that runs beside computation costs less than after it",
-        needs=(perfsuite.cuda(),),
-    ),
-    perfsuite.Claim(
-        name="priority_pays",
-        case="overlap",
-        faster={"impl": "priority"},
-        than={"impl": "serial"},
-        by=1.0,
-        source=f"{CHAPTER}: communication that runs beside computation costs less than after it",
-        needs=(perfsuite.cuda(),),
-    ),
-)

@@ -5,110 +5,75 @@ from __future__ import annotations
 from typing import Any
 
 import perfsuite
-from perfsuite_distributed.ranks import own
+from perfsuite.gpu import torch
+from perfsuite_distributed.ranks import BOOK, of_all_ranks, own, pass_on
 
-CHAPTER = "AI Systems Performance Engineering, chapter 4, NVLink and peer-to-peer access"
-SERVERS = "stas00/ml-engineering 744d01e, accelerator benchmarks: 396.4 GB/s a direction, H200"
+_NVLINK = f"{BOOK} 4, NVLink and peer-to-peer access"
+# A rank's own GPU is the first it sees, the next rank's follows.
+_PEER = "cuda:1"
 
 
-@perfsuite.case(
-    axes={"ranks": [2, 4], "kib": [64, 4096, 262144], "impl": ["staged", "copy", "sendrecv"]},
-    smoke={"ranks": [2], "kib": [4096]},
-    full={"kib": [4, 64, 1024, 4096, 65536, 262144, 1048576]},
-    waits=lambda impl, **_: impl == "sendrecv",
+@perfsuite.operator(
+    smoke={"ranks": 2, "kib": 4096, "impl": ["staged", "copy"]},
+    nightly={"ranks": [2, 4], "kib": [64, 4096, 262144]},
+    full={"ranks": [2, 4], "kib": [4, 64, 1024, 4096, 65536, 262144, 1048576]},
     needs=[perfsuite.cuda().when(impl=["staged", "copy"])],
     ranks="ranks",
-    work=lambda ranks, kib, impl: perfsuite.Work(read_bytes=kib * 1024, link="nvlink"),
+    work=lambda ranks, kib, impl: perfsuite.Work(kib * 1024, link="nvlink"),
     memory_bytes=lambda ranks, kib, impl: 2 * kib * 1024,
+    tolerance=0.0,
+    # The copy waits for the peer's stream, which a capture may not.
+    captures=lambda *, impl: impl == "sendrecv",
     cold=False,
-    source=f"{CHAPTER}; {SERVERS}",
+    source=f"{_NVLINK}; stas00/ml-engineering 744d01e, accelerator benchmarks: 396.4 GB/s a "
+    "direction, H200",
 )
-def peer_copy(ctx: Any, *, ranks: int, kib: int, impl: str) -> perfsuite.Workload:
+def peer_copy(rng: Any, *, ranks: int, kib: int, impl: str) -> Any:
     """Send kib to the next rank's GPU while the previous one sends here; rates are a rank's.
 
     ``staged`` goes through page-locked memory of the host, as without peer access; ``copy`` is
     the copy engine's, into memory of the peer that this process sees; ``sendrecv`` is the
     library's pair of calls, received in the peer's own memory.
     """
-    if impl == "sendrecv":
-        return _exchanged(ctx.rank, ranks, kib * 256)
-    return _pushed(ctx.rank, kib * 256, is_staged=impl == "staged")
+    x = own(rng.randn(kib * 256))
+    return (x, rng.empty(kib * 256)) if impl == "sendrecv" else (x,)
 
 
-def _pushed(rank: int, n: int, *, is_staged: bool) -> perfsuite.Workload:
-    import torch
+@peer_copy.reference
+def _reference(x: Any, *y: Any) -> Any:
+    return of_all_ranks(x)[torch.distributed.get_rank() - 1] if y else x.cpu().to(_PEER)
 
-    peer = torch.device("cuda", 1)  # a rank's own GPU is the first it sees, the next rank's follows
-    host = torch.empty(n if is_staged else 1, pin_memory=True)
-    landing = torch.empty(n, device=peer)
+
+@peer_copy.impl
+def _staged(ctx: Any, *, kib: int) -> Any:
+    host = torch.empty(kib * 256, pin_memory=True)
+    landing = torch.empty(kib * 256, device=_PEER)
 
     def through_host(x: Any) -> Any:
         host.copy_(x, non_blocking=True)
-        here, there = torch.cuda.current_stream(), torch.cuda.current_stream(peer)
+        here, there = torch.cuda.current_stream(), torch.cuda.current_stream(_PEER)
         there.wait_stream(here)
-        with torch.cuda.device(peer):
+        with torch.cuda.device(_PEER):
             landing.copy_(host, non_blocking=True)
         here.wait_stream(there)
         return landing
 
-    def directly(x: Any) -> Any:
-        return landing.copy_(x, non_blocking=True)
-
-    def wrong(x: Any) -> Any:
-        # The last chunk of a chunked transfer is forgotten.
-        landing.zero_()
-        landing[: n - 256].copy_(x[: n - 256])
-        return landing
-
-    return perfsuite.Workload(
-        fn=through_host if is_staged else directly,
-        make_inputs=lambda rng: (own(rng.randn(n), rank),),
-        reference=lambda x: x.cpu().to(peer),
-        wrong=wrong,
-        tolerance=0.0,
-        # The copy waits for the peer's stream, which a capture may not.
-        captures=False,
-    )
+    return through_host
 
 
-def _exchanged(rank: int, ranks: int, n: int) -> perfsuite.Workload:
-    import torch
-    import torch.distributed as dist
-
-    def fn(x: Any, y: Any) -> None:
-        right = dist.P2POp(dist.isend, x, (rank + 1) % ranks)
-        left = dist.P2POp(dist.irecv, y, (rank - 1) % ranks)
-        for work in dist.batch_isend_irecv([right, left]):
-            work.wait()
-
-    def reference(x: Any, y: Any) -> Any:
-        held = [torch.empty_like(x) for _ in range(ranks)]
-        dist.all_gather(held, x)
-        return held[(rank - 1) % ranks]
-
-    def wrong(x: Any, y: Any) -> None:
-        fn(x, y)
-        y[n - 256 :] = x[n - 256 :]  # the end of the buffer is a rank's own
-
-    return perfsuite.Workload(
-        fn=fn,
-        make_inputs=lambda rng: (own(rng.randn(n), rank), rng.empty(n)),
-        reference=reference,
-        wrong=wrong,
-        tolerance=0.0,
-    )
-
-
-CASES = (
-    peer_copy,
-    perfsuite.Claim(
-        name="direct_2x",
-        case="peer_copy",
-        faster={"impl": "copy"},
-        than={"impl": "staged"},
-        by=2.0,
-        source=f"{CHAPTER}; a staged byte crosses PCIe twice, at 55 GB/s at most, and NVLink once",
-        at={"kib": (262144,)},
+@peer_copy.impl(
+    beats=perfsuite.Beats(
+        "staged",
+        2.0,
+        f"{_NVLINK}; a staged byte crosses PCIe twice, at 55 GB/s at most, and NVLink once",
+        at={"kib": 262144},
         needs=(perfsuite.cuda(),),
+        name="direct",
     ),
 )
+def _copy(ctx: Any, *, kib: int) -> Any:
+    landing = torch.empty(kib * 256, device=_PEER)
+    return lambda x: landing.copy_(x, non_blocking=True)
+
+
+peer_copy.impl(pass_on, name="sendrecv")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from perfsuite.gpu import torch
+
+BOOK = "AI Systems Performance Engineering, chapter"
 NCCL_TESTS = "NVIDIA/nccl-tests, doc/PERFORMANCE.md: bus bandwidth"
 
 
@@ -17,38 +20,45 @@ def bus_bytes(op: str, size: float, ranks: int) -> float:
     return size * (2 * share if op == "all_reduce" else share)
 
 
-def mean(tensor: Any) -> None:
+def mean(tensor: Any) -> Any:
     """Average a tensor over the ranks, in place; repeated, its values stay in range."""
-    import torch.distributed as dist
-
+    dist = torch.distributed
     if dist.get_backend() == "nccl":
         dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
-        return
+        return tensor
     dist.all_reduce(tensor)  # gloo has no average
-    tensor.mul_(1 / dist.get_world_size())
+    return tensor.mul_(1 / dist.get_world_size())
+
+
+def pass_on(sent: Any, landing: Any) -> None:
+    """Send to the right neighbour, and take what the left one sends."""
+    dist = torch.distributed
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    right = dist.P2POp(dist.isend, sent, (rank + 1) % ranks)
+    left = dist.P2POp(dist.irecv, landing, (rank - 1) % ranks)
+    for work in dist.batch_isend_irecv([right, left]):
+        work.wait()
 
 
 def of_all_ranks(tensor: Any) -> Any:
-    """Return every rank's tensor, stacked by rank."""
-    import torch
-    import torch.distributed as dist
-
-    held = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
-    dist.all_gather(held, tensor)
-    return torch.stack(held)
+    """Return every rank's tensor, stacked by rank: each tells the others in turn."""
+    dist = torch.distributed
+    held = tensor.new_empty((dist.get_world_size(), *tensor.shape))
+    held[dist.get_rank()] = tensor
+    for turn, part in enumerate(held):
+        dist.broadcast(part, turn)
+    return held
 
 
 def true_mean(tensor: Any) -> Any:
     """Return the average over the ranks in float64, from what each of them holds."""
-    import torch
-    import torch.distributed as dist
-
     total = torch.zeros(tensor.shape, dtype=torch.float64, device=tensor.device)
     for held in of_all_ranks(tensor):
         total += held.double()
-    return total / dist.get_world_size()
+    return total / torch.distributed.get_world_size()
 
 
-def own(tensor: Any, rank: int) -> Any:
+def own(tensor: Any) -> Any:
     """Return a tensor that differs from rank to rank, of the same numbers."""
+    rank = torch.distributed.get_rank()
     return tensor.roll(rank + 1).mul_(1 + rank / 8)

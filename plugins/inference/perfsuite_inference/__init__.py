@@ -10,20 +10,18 @@ import perfsuite
 @perfsuite.hookimpl
 def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Operator | perfsuite.Claim]:
     """Return the pack's cases and claims."""
-    from perfsuite_inference import batching, decode, kv_cache, paged_attention, prefill
+    from perfsuite_inference.batching import CASES
+    from perfsuite_inference.decode import GRAPH, decode
+    from perfsuite_inference.kv_cache import PAGED, kv_cache
+    from perfsuite_inference.paged_attention import paged_attention
+    from perfsuite_inference.prefill import FLASH, prefill
 
-    return [
-        *prefill.CASES,
-        *decode.CASES,
-        *kv_cache.CASES,
-        *paged_attention.CASES,
-        *batching.CASES,
-    ]
+    return [prefill, FLASH, decode, GRAPH, kv_cache, PAGED, paged_attention, *CASES]
 
 
 @perfsuite.hookimpl
 def perf_kernels() -> Sequence[perfsuite.Kernel]:
     """Return the pack's Triton kernels."""
-    from perfsuite_inference import paged_attention
+    from perfsuite_inference.paged_attention import kernels
 
-    return paged_attention.kernels()
+    return kernels()

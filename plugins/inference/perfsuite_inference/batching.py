@@ -8,16 +8,31 @@ from typing import Any
 
 import perfsuite
 from perfsuite import Claim, Inspection, Metric, Regime, Scenario, cuda, package
+from perfsuite.gpu import torch
 from perfsuite_inference.batching_ticks import Rules, tick_through
-from perfsuite_inference.engine import CostModel, Costs, Desk, ModelBackend, RealClock, VirtualClock
-from perfsuite_inference.scheduler import Chunked, Continuous, Policy, Served, Static, serve
-from perfsuite_inference.service import INTERACTIVE, summarise
-from perfsuite_inference.shapes import SHAPES
-from perfsuite_inference.trace import Demand, Lengths, Request, draw_prompts, draw_trace
+from perfsuite_inference.engine import Desk, ModelBackend
+from perfsuite_inference.model import SHAPES, Llama
+from perfsuite_inference.scheduler import (
+    INTERACTIVE,
+    Chunked,
+    Continuous,
+    CostModel,
+    Costs,
+    Demand,
+    Lengths,
+    Policy,
+    RealClock,
+    Request,
+    Served,
+    Static,
+    draw_prompts,
+    draw_trace,
+    serve,
+    summarise,
+)
 
 # Arrivals and lengths are the same in every run: another trace would be other work.
 _TRACE_SEED = 1
-_WEIGHT_SEED = 0
 
 # The virtual server. Its costs define the case and were not measured: 18 ms to read the weights
 # (of the order of 70e9 parameters on some GPUs), 0.1 ms a token read or a row decoded. A step of
@@ -31,8 +46,6 @@ RULES = Rules(
     tick_us=_TICK_US,
 )
 _REQUESTS = 120
-_PROMPTS = Lengths(256, 16, 2048)
-_OUTPUTS = Lengths(128, 4, 1024)
 
 # The real one: all requests come within 20 ms, a batch that is not full waits for 5 ms.
 _WINDOW_US = 20_000
@@ -43,10 +56,7 @@ _DEMANDS = {
 }
 
 _SERVICE = (
-    Metric("ttft_ms_p50", "ms"),
-    Metric("ttft_ms_p99", "ms"),
-    Metric("tpot_ms_p50", "ms"),
-    Metric("itl_ms_p99", "ms"),
+    *(Metric(name, "ms") for name in ("ttft_ms_p50", "ttft_ms_p99", "tpot_ms_p50", "itl_ms_p99")),
     Metric("goodput_rps", "requests/s", "higher"),
 )
 _MODELLED = (
@@ -59,12 +69,11 @@ _PLAYED = (*_SERVICE, Metric("tokens_per_s", "tokens/s", "higher"))
 
 
 @perfsuite.case(
-    axes={"rate": [4, 8], "impl": ["static", "continuous", "chunked"]},
-    smoke={"rate": [4]},
+    smoke={"rate": 4, "impl": ["static", "continuous"]},
+    nightly={"rate": [4, 8], "impl": ["static", "continuous", "chunked"]},
     regime=Regime.EXACT,
     metrics=_MODELLED,
     tags=["batching", "scheduling", "service"],
-    waits=lambda impl, **_: impl == "chunked",
     source="continuous: Yu et al., Orca, OSDI 2022; chunked: Agrawal et al., Sarathi-Serve, OSDI "
     "2024; limits: MLPerf Inference v5.0, Llama-2-70B interactive",
 )
@@ -79,20 +88,21 @@ def batching_model(ctx: Any, rate: int, impl: str) -> Inspection:
     token within 450 ms and at most 40 ms a token. The reference is a second simulation, tick by
     tick; the control counts the wait for the first token from a request's admission.
     """
-    demand = Demand(_REQUESTS, _REQUESTS * 1_000_000 // rate, _PROMPTS, _OUTPUTS, _TICK_US)
-    trace = draw_trace(demand, _TRACE_SEED)
+    window_us = _REQUESTS * 1_000_000 // rate
+    lengths = Lengths(256, 16, 2048), Lengths(128, 4, 1024)
+    trace = draw_trace(Demand(_REQUESTS, window_us, *lengths, _TICK_US), _TRACE_SEED)
 
-    def read() -> dict[str, float]:
-        return modelled(serve_virtually(trace, policy_of(impl, RULES), RULES))
+    def served() -> tuple[Served, ...]:
+        return serve_virtually(trace, policy_of(impl, RULES), RULES)
 
     def wrong() -> dict[str, float]:
-        served = serve_virtually(trace, policy_of(impl, RULES), RULES)
-        return modelled(
-            [replace(s, request=replace(s.request, arrival_us=s.admitted_us)) for s in served]
-        )
+        admitted = ((each, replace(each.request, arrival_us=each.admitted_us)) for each in served())
+        return modelled([replace(each, request=request) for each, request in admitted])
 
     return Inspection(
-        read=read, reference=lambda: tick_through(trace, impl, RULES, INTERACTIVE), wrong=wrong
+        read=lambda: modelled(served()),
+        reference=lambda: tick_through(trace, impl, RULES, INTERACTIVE),
+        wrong=wrong,
     )
 
 
@@ -105,8 +115,8 @@ def policy_of(impl: str, rules: Rules) -> Policy:
 
 def serve_virtually(trace: Sequence[Request], policy: Policy, rules: Rules) -> tuple[Served, ...]:
     """Serve a trace on a virtual clock."""
-    clock = VirtualClock()
-    return serve(trace, policy, CostModel(rules.costs, clock), clock, slots=rules.slots)
+    model = CostModel(rules.costs)
+    return serve(trace, policy, model, model, slots=rules.slots)
 
 
 def modelled(served: Sequence[Served]) -> dict[str, float]:
@@ -121,9 +131,8 @@ def _declared(served: Sequence[Served], metrics: Sequence[Metric]) -> dict[str, 
 
 def _memory_bytes(size: str, slots: int, impl: str) -> int:
     s = SHAPES[size]
-    weights = s.item_bytes * (s.weights + s.hidden * s.vocab)
-    logits = 4 * 2 * slots * s.vocab
-    return weights + s.item_bytes * slots * _length_of(size) * s.kv_elements + logits + (1 << 28)
+    cache = s.item_bytes * slots * _length_of(size) * s.kv_elements
+    return s.weight_bytes + cache + 4 * 2 * slots * s.vocab + (1 << 28)
 
 
 def _length_of(size: str) -> int:
@@ -133,10 +142,10 @@ def _length_of(size: str) -> int:
 
 
 @perfsuite.case(
-    axes={"size": ["1b"], "slots": [16], "impl": ["static", "continuous"]},
-    smoke={"size": ["tiny"], "slots": [4]},
-    only=lambda size, slots, impl: (size == "tiny") == (slots == 4),  # noqa: PLR2004 - of smoke
-    waits=lambda **_: True,
+    nightly=[
+        {"size": "tiny", "slots": 4, "impl": ["static", "continuous"]},
+        {"size": "1b", "slots": 16, "impl": ["static", "continuous"]},
+    ],
     needs=(package("torch"), cuda().when(size="1b")),
     memory_bytes=_memory_bytes,
     regime=Regime.END_TO_END,
@@ -160,40 +169,27 @@ def batching(ctx: Any, size: str, slots: int, impl: str) -> Scenario:
     each row equal to the bit; nothing that a scheduler decides may change a token. The control
     forgets that a slot's next request starts from its own position.
     """
-    import torch
-
-    from perfsuite_inference.model import Llama
-
-    torch.backends.cuda.matmul.allow_tf32 = False
-    demand = _DEMANDS[size]
+    shape, demand = SHAPES[size], _DEMANDS[size]
     trace = draw_trace(demand, _TRACE_SEED)
-    model = Llama(size, ctx.device, getattr(torch, SHAPES[size].dtype), _WEIGHT_SEED)
+    model = Llama(shape, ctx.device)
     desk = Desk(model, slots=slots, most_prompt=demand.prompt.most, length=_length_of(size))
+    policy = policy_of(impl, replace(RULES, timeout_us=_TIMEOUT_US))
 
-    def run(seed: int, *, resets: bool = True) -> tuple[ModelBackend, tuple[Served, ...]]:
-        prompts = draw_prompts(trace, SHAPES[size].vocab, seed)
-        backend = ModelBackend(desk, prompts, resets=resets)
-        policy = policy_of(impl, replace(RULES, timeout_us=_TIMEOUT_US))
-        return backend, serve(trace, policy, backend, RealClock(), slots=slots)
+    def prompts(seed: int) -> list[list[int]]:
+        return draw_prompts(trace, shape.vocab, seed)
 
-    def play(seed: int) -> tuple[Any, dict[str, float]]:
-        backend, served = run(seed)
-        return _joined(backend), _declared(served, _PLAYED)
+    def run(seed: int, *, resets: bool = True) -> tuple[Any, dict[str, float]]:
+        backend = ModelBackend(desk, prompts(seed), resets=resets)
+        served = serve(trace, policy, backend, RealClock(), slots=slots)
+        tokens = torch.tensor([token for output in backend.outputs for token in output])
+        return tokens, _declared(served, _PLAYED)
 
     return Scenario(
-        play=play,
-        reference=lambda seed: decode_alone(
-            desk, trace, draw_prompts(trace, SHAPES[size].vocab, seed)
-        ),
-        wrong=lambda seed: _joined(run(seed, resets=False)[0]),
+        play=run,
+        reference=lambda seed: decode_alone(desk, trace, prompts(seed)),
+        wrong=lambda seed: run(seed, resets=False)[0],
         tolerance=0.0,
     )
-
-
-def _joined(backend: ModelBackend) -> Any:
-    import torch
-
-    return torch.tensor([token for output in backend.outputs for token in output])
 
 
 def decode_alone(desk: Desk, trace: Sequence[Request], prompts: Sequence[Sequence[int]]) -> Any:
@@ -201,13 +197,10 @@ def decode_alone(desk: Desk, trace: Sequence[Request], prompts: Sequence[Sequenc
 
     No scheduler, no clock, no slot that was another's: the cache is empty before each request.
     """
-    import torch
-
-    uploaded = desk.upload(prompts)
-    tokens = []
+    uploaded, tokens = desk.upload(prompts), []
     for request in trace:
         desk.clear()
-        desk.read(0, uploaded[request.index], request.prompt_tokens)
+        desk.read(0, uploaded[request.index], request.prompt_tokens, request.prompt_tokens)
         desk.let_live([0])
         tokens.append(desk.tokens[:1].clone())
         for _ in range(request.output_tokens - 1):
@@ -216,13 +209,7 @@ def decode_alone(desk: Desk, trace: Sequence[Request], prompts: Sequence[Sequenc
     return torch.cat(tokens).cpu()
 
 
-_FIGURES = (
-    "the repository that accompanies the book, pairs continuous_batching (folders ch04, ch15) on "
-    "one B200, two B200 and four GB200: 2.65 to 4.42 times as fast as static batches; less is "
-    "asked for, as a trace of 48 requests ends in a tail with empty slots and neither side reads "
-    "prompts in batches"
-)
-CASES: tuple[perfsuite.Case | Claim, ...] = (
+CASES = (
     batching_model,
     batching,
     Claim(
@@ -233,6 +220,9 @@ CASES: tuple[perfsuite.Case | Claim, ...] = (
         by=1.5,
         at={"size": ("1b",)},
         needs=(cuda(),),
-        source=_FIGURES,
+        source="the repository that accompanies the book, pairs continuous_batching (folders ch04, "
+        "ch15) on one B200, two B200 and four GB200: 2.65 to 4.42 times as fast as static batches; "
+        "less is asked for, as a trace of 48 requests ends in a tail with empty slots and neither "
+        "side reads prompts in batches",
     ),
 )

@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
 
-from perfsuite_inference.engine import Costs
-from perfsuite_inference.service import Limits
-from perfsuite_inference.trace import Request
+from perfsuite_inference.scheduler import Costs, Limits, Request
 
 
 @dataclass(slots=True)

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 import perfsuite
 from perfsuite import Claim, Metric, Work, Workload, cuda, package
-from perfsuite_inference.shapes import Shape
+from perfsuite.gpu import DTYPES, torch
+from perfsuite_inference import reference
+from perfsuite_inference.cache import PagedCache, StaticCache
+from perfsuite_inference.model import SHARPNESS, Shape
 
 # One layer of Llama-3.1-8B; its matrices play no part.
 _LAYERS = {
-    "bf16": Shape(1, 4096, 32, 8, 128, 14336, 128256),
-    "fp32": Shape(1, 4096, 32, 8, 128, 14336, 128256, dtype="float32"),
+    dtype: Shape(1, 4096, 32, 8, 128, 14336, 128256, dtype=dtype) for dtype in ("bf16", "fp32")
 }
-_SEED = 0
-_SHARPNESS = 2.5
 # Bytes for one row of the float64 reference and its scores; fp32 is that of the smoke tier.
-_SPARE = {"bf16": 2 << 30, "fp32": 64 << 20}
+SPARE = {"bf16": 2 << 30, "fp32": 64 << 20}
 _BLOCKS = {"contiguous": 0, "paged_16": 16, "paged_64": 64}
+_SMALL: dict[str, Any] = {"dtype": "fp32", "batch": 8, "longest": 256}
+# Keys and values [kv_heads, length - 1, d] of a row, before its new token.
+Row = tuple[Any, Any]
 
 
 def lengths_of(batch: int, longest: int) -> list[int]:
@@ -44,18 +48,15 @@ def _work(dtype: str, batch: int, longest: int, impl: str) -> Work:
 def _memory_bytes(dtype: str, batch: int, longest: int, impl: str) -> int:
     s = _LAYERS[dtype]
     # The cache, the tokens by row for the reference, and copies of both that the control makes.
-    return 6 * batch * (longest + 64) * s.kv_elements * s.item_bytes + _SPARE[dtype]
+    return 6 * batch * (longest + 64) * s.kv_elements * s.item_bytes + SPARE[dtype]
 
 
 @perfsuite.case(
-    axes={
-        "dtype": ["bf16"],
-        "batch": [32],
-        "longest": [2048, 8192],
-        "impl": list(_BLOCKS),
-    },
-    smoke={"dtype": ["fp32"], "batch": [8], "longest": [256]},
-    waits=lambda impl, **_: impl == "paged_64",
+    smoke={**_SMALL, "impl": ["contiguous", "paged_16"]},
+    nightly=[
+        {**_SMALL, "impl": "paged_64"},
+        {"dtype": "bf16", "batch": 32, "longest": [2048, 8192], "impl": [*_BLOCKS]},
+    ],
     needs=(
         package("torch"),
         cuda().when(dtype="bf16"),
@@ -77,125 +78,79 @@ def kv_cache(ctx: Any, dtype: str, batch: int, longest: int, impl: str) -> Workl
     the cache takes, ``wasted_bytes`` what of it holds no token. The work is one read of the tokens
     that are there.
     """
-    import torch
-
-    s, lengths = _LAYERS[dtype], lengths_of(batch, longest)
-    kept = _tokens_by_row(ctx, s, lengths)
-    cache = _filled(ctx, s, kept, (longest, _BLOCKS[impl]))
+    s, lengths, block = _LAYERS[dtype], lengths_of(batch, longest), _BLOCKS[impl]
+    generator = torch.Generator(ctx.device).manual_seed(0)
+    where = {"device": ctx.device, "generator": generator, "dtype": s.kind}
+    sizes = [(s.kv_heads, length - 1, s.head) for length in lengths]
+    kept = [(torch.randn(size, **where), torch.randn(size, **where)) for size in sizes]
     positions = torch.tensor(lengths, device=ctx.device) - 1
 
-    def fn(q: Any, k: Any, v: Any) -> Any:
+    def filled(rows: Sequence[Row], room: int = 0) -> Any:
+        if block:
+            cache: Any = _paged(
+                ctx, s, [max(k.shape[1] + 1, room) for k, _ in rows], longest, block
+            )
+        else:
+            cache = StaticCache(s, batch, longest, ctx.device)
+        for row, (k, v) in enumerate(rows):
+            cache.store(0, k[None], v[None], torch.tensor([row], device=ctx.device))
+        cache.begin(positions)
+        return cache
+
+    cache = filled(kept)
+
+    def launch(q: Any, k: Any, v: Any) -> Any:
         cache.begin(positions)
         return cache.attend(0, q, k, v)
 
-    def make_inputs(rng: Any) -> tuple[Any, ...]:
-        kinds = ((s.heads, _SHARPNESS), (s.kv_heads, 1), (s.kv_heads, 1))
-        return tuple(rng.randn(batch, n, s.head, dtype=s.dtype) * gain for n, gain in kinds)
+    def inputs(rng: Any) -> tuple[Any, ...]:
+        kinds = ((s.heads, SHARPNESS), (s.kv_heads, 1), (s.kv_heads, 1))
+        return tuple(rng.randn(batch, n, s.head, dtype=DTYPES[dtype]) * gain for n, gain in kinds)
+
+    def expected(q: Any, k: Any, v: Any) -> Any:
+        rows = zip(q, k[:, :, None], v[:, :, None], kept, strict=True)
+        found = [
+            reference.attend_one(one, torch.cat((keys, key), 1), torch.cat((values, value), 1))
+            for one, key, value, (keys, values) in rows
+        ]
+        return torch.stack(found)
 
     def wrong(q: Any, k: Any, v: Any) -> Any:
         # The rows' places after one row has left, the lengths before.
-        moved = _filled(ctx, s, [*kept[1:], kept[0]], (longest, _BLOCKS[impl]), room=longest)
-        moved.begin(positions)
-        return moved.attend(0, q, k, v)
+        return filled([*kept[1:], kept[0]], room=longest).attend(0, q, k, v)
 
-    def exact() -> Mapping[str, float]:
+    def exact() -> dict[str, float]:
         taken = cache.k.nbytes + cache.v.nbytes
-        return {
-            "kv_bytes": taken,
-            "wasted_bytes": taken - sum(lengths) * s.kv_elements * s.item_bytes,
-        }
+        held = sum(lengths) * s.kv_elements * s.item_bytes
+        return {"kv_bytes": taken, "wasted_bytes": taken - held}
 
-    return Workload(
-        fn=fn, make_inputs=make_inputs, reference=_reference_of(kept), wrong=wrong, exact=exact
-    )
+    return Workload(fn=launch, make_inputs=inputs, reference=expected, wrong=wrong, exact=exact)
 
 
-def _tokens_by_row(ctx: Any, s: Shape, lengths: Sequence[int]) -> list[tuple[Any, Any]]:
-    """Return keys and values [kv_heads, length - 1, d] of each row, before its new token."""
-    import torch
+def _paged(ctx: Any, s: Shape, lengths: Sequence[int], longest: int, block: int) -> PagedCache:
+    """Return a cache with blocks for rows of these lengths."""
+    needed = [-(-length // block) for length in lengths]
+    table = torch.zeros(len(needed), -(-longest // block), dtype=torch.int32, device=ctx.device)
+    # Rows grow by turns, so that their blocks lie between each other's; block 0 is nobody's.
+    free = count(1)
+    for column in range(max(needed)):
+        growing = [row for row, blocks in enumerate(needed) if blocks > column]
+        table[growing, column] = table.new_tensor([next(free) for _ in growing])
+    if ctx.device == "cpu":
+        return PagedCache(s, table, block)
+    from perfsuite_inference.paged_triton import attend_paged
 
-    generator = torch.Generator(ctx.device).manual_seed(_SEED)
-    where = {"device": ctx.device, "generator": generator, "dtype": getattr(torch, s.dtype)}
-
-    def drawn(length: int) -> Any:
-        return torch.randn(s.kv_heads, length - 1, s.head, **where)
-
-    return [(drawn(length), drawn(length)) for length in lengths]
-
-
-def _filled(
-    ctx: Any,
-    s: Shape,
-    kept: Sequence[tuple[Any, Any]],
-    layout: tuple[int, int],
-    *,
-    room: int = 0,
-) -> Any:
-    """Return a cache that holds ``kept``; layout is (longest, block), block 0 for contiguous.
-
-    Each row gets blocks for its tokens and the new one, or for ``room`` if that is more.
-    """
-    import torch
-
-    from perfsuite_inference.cache import BlockPool, PagedCache, StaticCache
-
-    longest, block = layout
-    dtype, rows = getattr(torch, s.dtype), len(kept)
-    cache: Any = None
-    if block:
-        needed = [-(-max(k.shape[1] + 1, room) // block) for k, _ in kept]
-        pool = BlockPool(1 + sum(needed))
-        table = torch.zeros(rows, -(-longest // block), dtype=torch.int32, device=ctx.device)
-        # Rows grow by turns, so that their blocks lie between each other's.
-        for column in range(max(needed)):
-            growing = [row for row in range(rows) if needed[row] > column]
-            table[growing, column] = table.new_tensor(pool.take(len(growing)))
-        kernel: Callable[..., Any] | None = None
-        if ctx.device != "cpu":
-            from perfsuite_inference.paged_triton import attend_paged
-
-            kernel = attend_paged
-        cache = PagedCache(s, table, 1 + sum(needed), block, dtype, kernel=kernel)
-    else:
-        cache = StaticCache(s, rows, longest, torch.device(ctx.device), dtype)
-    for row, (k, v) in enumerate(kept):
-        cache.store(0, k[None], v[None], torch.tensor([row], device=ctx.device))
-    return cache
+    return PagedCache(s, table, block, attend_paged)
 
 
-def _reference_of(kept: Sequence[tuple[Any, Any]]) -> Any:
-    import torch
-
-    from perfsuite_inference import reference
-
-    def expected(q: Any, k: Any, v: Any) -> Any:
-        rows = [
-            reference.attend(
-                q[row][:, None],
-                torch.cat((keys, k[row][:, None]), dim=1),
-                torch.cat((values, v[row][:, None]), dim=1),
-            )[:, 0]
-            for row, (keys, values) in enumerate(kept)
-        ]
-        return torch.stack(rows)
-
-    return expected
-
-
-_COUNT = (
-    "counted: rows are a third of the longest on average, so contiguous attention moves three "
-    "times the bytes; half of the ratio is asked for"
-)
-CASES: tuple[perfsuite.Case | Claim, ...] = (
-    kv_cache,
-    Claim(
-        name="kv_cache_paged",
-        case="kv_cache",
-        faster={"impl": "paged_16"},
-        than={"impl": "contiguous"},
-        by=1.5,
-        at={"dtype": ("bf16",), "longest": (8192,)},
-        needs=(cuda(),),
-        source=_COUNT,
-    ),
+PAGED = Claim(
+    name="kv_cache_paged",
+    case="kv_cache",
+    faster={"impl": "paged_16"},
+    than={"impl": "contiguous"},
+    by=1.5,
+    at={"dtype": ("bf16",), "longest": (8192,)},
+    needs=(cuda(),),
+    source="counted: rows are a third of the longest on average, so contiguous attention moves "
+    "three times the bytes; half of the ratio is asked for",
 )

@@ -1,100 +1,142 @@
-"""A Llama-shaped decoder with random weights, in plain torch and without any engine around it."""
+"""A Llama-shaped decoder with random weights, in plain torch and without any engine around it.
+
+A cache keeps keys and values of tokens already seen. ``store(layer, k, v, rows)`` keeps a prompt's
+[b, kv_heads, s, d] as positions 0..s of these rows; ``begin(positions)`` prepares one step for all
+layers, with one new token a row at these positions [b]; ``attend(layer, q, k, v)`` keeps the new
+k, v [b, kv_heads, d] and returns what q [b, heads, d] attends to, as q.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
-import torch
-from torch.nn import functional
-
-from perfsuite_inference.shapes import SHAPES, Shape
+from perfsuite.gpu import DTYPES, torch
 
 # Scores then spread by about 2.5: attention picks out some tokens of a long context, as that of
 # trained weights does. Of scores spread by 1 it would be a mean over all, which hides mistakes.
-_SHARPNESS = 2.5
+SHARPNESS = 2.5
 # What all layers add to the embedding, in units of it: each adds its share, as initialisation for
 # training has it (GPT-2 scales by 1 / sqrt(2 layers)). Rounding errors then add up, not multiply.
 _GROWTH = 2.0
-Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+_WARM_UPS = 3
+# bf16 rounds each of some 100 operations in a row by up to 2 ** -9; fp32 keeps its own limit.
+TOLERANCES = {"bf16": 4e-2, "fp32": None}
 
 
-class Cache(Protocol):
-    """Where keys and values of tokens already seen are kept; k and v are those of new tokens."""
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A decoder's sizes; ``head`` is the width of one head, ``positions`` the longest sequence."""
 
-    def store(self, layer: int, k: torch.Tensor, v: torch.Tensor, rows: torch.Tensor) -> None:
-        """Keep a prompt's [b, kv_heads, s, d] as positions 0..s of these rows of the cache."""
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head: int
+    mlp: int
+    vocab: int
+    dtype: str = "bf16"
+    positions: int = 32768
+    theta: float = 500_000.0
+    epsilon: float = 1e-5
 
-    def begin(self, positions: torch.Tensor) -> None:
-        """Prepare one step for all layers, with one new token a row at these positions [b]."""
+    @property
+    def kind(self) -> Any:
+        """The dtype of torch."""
+        return getattr(torch, DTYPES[self.dtype])
 
-    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """Keep the new k, v [b, kv_heads, d]; return what q [b, heads, d] attends to, as q."""
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of one weight, and of one element of the cache."""
+        return {"bf16": 2, "fp32": 4}[self.dtype]
+
+    @property
+    def layer_weights(self) -> int:
+        """Elements of one layer's matrices."""
+        heads = 2 * self.heads + 2 * self.kv_heads
+        return self.hidden * (heads * self.head + 3 * self.mlp)
+
+    @property
+    def weights(self) -> int:
+        """Elements of all matrices that a token is multiplied with, the head among them."""
+        return self.layers * self.layer_weights + self.hidden * self.vocab
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of these matrices and of the embedding."""
+        return self.item_bytes * (self.weights + self.hidden * self.vocab)
+
+    @property
+    def kv_elements(self) -> int:
+        """Elements of keys and values that one token leaves in the cache, in all layers."""
+        return 2 * self.layers * self.kv_heads * self.head
+
+
+# tiny is for CPUs. The others are those of the config.json published with Llama-3.2-1B and
+# Llama-3.1-8B.
+SHAPES = {
+    "tiny": Shape(4, 256, 8, 2, 32, 768, 1024, dtype="fp32", positions=4096),
+    "1b": Shape(16, 2048, 32, 8, 64, 8192, 128256),
+    "8b": Shape(32, 4096, 32, 8, 128, 14336, 128256),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
     """The weights of one layer, each [out, in]; q, k, v are one matrix, and so are gate and up."""
 
-    attention_norm: torch.Tensor
-    qkv: torch.Tensor
-    out: torch.Tensor
-    mlp_norm: torch.Tensor
-    gate_up: torch.Tensor
-    down: torch.Tensor
+    attention_norm: Any
+    qkv: Any
+    out: Any
+    mlp_norm: Any
+    gate_up: Any
+    down: Any
 
 
 class Llama:
     """A decoder whose weights follow from ``seed``: equal in every process on devices of one kind.
 
-    ``shape`` is a name of ``SHAPES`` or a ``Shape``. Tokens are int64, logits [b, vocab] of the
-    model's dtype. Rotary positions go up to ``shape.positions``. Source: the architecture of
-    Llama 3 (arXiv:2407.21783): RMSNorm, rotary positions, grouped queries, SwiGLU; its scaling of
-    rotary frequencies is left out.
+    Tokens are int64, logits [b, vocab] of the shape's dtype. Rotary positions go up to
+    ``shape.positions``. Source: the architecture of Llama 3 (arXiv:2407.21783): RMSNorm, rotary
+    positions, grouped queries, SwiGLU; its scaling of rotary frequencies is left out.
     """
 
-    def __init__(self, shape: str | Shape, device: str, dtype: torch.dtype, seed: int = 0) -> None:
-        if isinstance(shape, str) and shape not in SHAPES:
-            raise ValueError(f"no model of size {shape!r}: name one of {', '.join(SHAPES)}")
-        self.shape = SHAPES[shape] if isinstance(shape, str) else shape
-        self.device = torch.device(device)
-        self.dtype = dtype
-        draw = _Draw(self.device, dtype, seed)
-        self.embedding = draw.matrix(self.shape.vocab, self.shape.hidden)
-        self.layers = tuple(_draw_layer(draw, self.shape) for _ in range(self.shape.layers))
-        self.norm = draw.scales(self.shape.hidden)
-        # Drawn for itself in every shape: random weights tied to the embedding repeat their input.
-        self.head = draw.matrix(self.shape.vocab, self.shape.hidden)
-        self._cos, self._sin = _rotations(self.shape, self.device)
+    def __init__(self, shape: Shape, device: str, seed: int = 0) -> None:
+        torch.backends.cuda.matmul.allow_tf32 = False
+        self.shape, self.device = shape, torch.device(device)
+        # The head is drawn for itself: random weights tied to the embedding repeat their input.
+        self.embedding, self.layers, self.norm, self.head = _drawn(shape, self.device, seed)
+        # Cosines and sines [positions, head / 2] in fp32, of angles taken in float64.
+        count = partial(torch.arange, dtype=torch.float64, device=self.device)
+        turns = shape.theta ** (-2 * count(shape.head // 2) / shape.head)
+        angles = count(shape.positions)[:, None] * turns
+        self._cos, self._sin = angles.cos().float(), angles.sin().float()
 
     def prefill(
         self,
-        tokens: torch.Tensor,
-        cache: Cache | None,
+        tokens: Any,
+        cache: Any,
         *,
-        lengths: torch.Tensor | None = None,
-        rows: torch.Tensor | None = None,
-        attention: Attention | None = None,
-    ) -> torch.Tensor:
+        lengths: Any = None,
+        rows: Any = None,
+        attention: Any = None,
+    ) -> Any:
         """Read prompts [b, s] into rows of the cache; return the logits after each prompt.
 
         Prompts of several lengths [b] are filled up on the right with any token. ``rows`` [b] are
         the cache's rows to fill (all of them, in order). ``attention`` takes causal q
-        [b, heads, s, d] and k, v [b, kv_heads, s, d]; torch's own fused one if left out.
+        [b, heads, s, d] and k, v [b, kv_heads, s, d]; torch's own fused one if left out. Without a
+        cache nothing is kept.
         """
         batch, length = tokens.shape
-        if length > self.shape.positions:
-            raise ValueError(
-                f"a prompt of {length} tokens: this model has {self.shape.positions} positions"
-            )
         rows = torch.arange(batch, device=self.device) if rows is None else rows
         positions = torch.arange(length, device=self.device)
         cos, sin = self._cos[positions], self._sin[positions]
-        x = functional.embedding(tokens, self.embedding)
+        x = torch.nn.functional.embedding(tokens, self.embedding)
         for index, layer in enumerate(self.layers):
-            q, k, v = self._project(layer, x)
-            q, k, v = (part.transpose(1, 2) for part in (q, k, v))
+            q, k, v = (part.transpose(1, 2) for part in self._project(layer, x))
             q, k = rotate(q, cos, sin), rotate(k, cos, sin)
             if cache is not None:
                 cache.store(index, k, v, rows)
@@ -103,14 +145,14 @@ class Llama:
         last = torch.full_like(rows, length - 1) if lengths is None else lengths - 1
         return self._logits(x[torch.arange(batch, device=self.device), last])
 
-    def decode(self, tokens: torch.Tensor, positions: torch.Tensor, cache: Cache) -> torch.Tensor:
+    def decode(self, tokens: Any, positions: Any, cache: Any) -> Any:
         """Take one token a row [b] at its position [b]; return the logits after it.
 
         Rows are those of the cache, all of them; no result leaves the device on the way, so that
         a CUDA graph can hold the step if the cache's memory stays where it is.
         """
         cos, sin = self._cos[positions][:, None], self._sin[positions][:, None]
-        x = functional.embedding(tokens, self.embedding)
+        x = torch.nn.functional.embedding(tokens, self.embedding)
         cache.begin(positions)
         for index, layer in enumerate(self.layers):
             q, k, v = self._project(layer, x)
@@ -118,74 +160,83 @@ class Llama:
             x = self._finish(layer, x, cache.attend(index, q, k, v).flatten(1))
         return self._logits(x)
 
-    def _project(self, layer: Layer, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def _project(self, layer: Layer, x: Any) -> tuple[Any, ...]:
         """Return q, k, v as [..., heads, d]."""
         s = self.shape
-        packed = functional.linear(self._normed(x, layer.attention_norm), layer.qkv)
-        packed = packed.unflatten(-1, (-1, s.head))
-        return tuple(packed.split((s.heads, s.kv_heads, s.kv_heads), dim=-2))
+        packed = torch.nn.functional.linear(self._normed(x, layer.attention_norm), layer.qkv)
+        parts = packed.unflatten(-1, (-1, s.head)).split((s.heads, s.kv_heads, s.kv_heads), dim=-2)
+        return tuple(parts)
 
-    def _finish(self, layer: Layer, x: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+    def _finish(self, layer: Layer, x: Any, seen: Any) -> Any:
+        functional = torch.nn.functional
         x = x + functional.linear(seen, layer.out)
         gate, up = functional.linear(self._normed(x, layer.mlp_norm), layer.gate_up).chunk(2, -1)
         return x + functional.linear(functional.silu(gate) * up, layer.down)
 
-    def _normed(self, x: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-        return functional.rms_norm(x, (self.shape.hidden,), scales, self.shape.epsilon)
+    def _normed(self, x: Any, scales: Any) -> Any:
+        size = (self.shape.hidden,)
+        return torch.nn.functional.rms_norm(x, size, scales, self.shape.epsilon)
 
-    def _logits(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.linear(self._normed(x, self.norm), self.head)
+    def _logits(self, x: Any) -> Any:
+        return torch.nn.functional.linear(self._normed(x, self.norm), self.head)
 
 
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+def rotate(x: Any, cos: Any, sin: Any) -> Any:
     """Turn each pair (i, i + d/2) of the last dimension by its position's angle, in fp32."""
     first, second = x.float().chunk(2, dim=-1)
     turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
     return turned.to(x.dtype)
 
 
-def attend_fused(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Attend causally with torch's fused kernels; several query heads share one of k and v."""
-    return functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+def attend_fused(q: Any, k: Any, v: Any, *, is_causal: bool = True) -> Any:
+    """Attend with torch's fused kernels; several query heads share one of k and v."""
+    attend = torch.nn.functional.scaled_dot_product_attention
+    return attend(q, k, v, is_causal=is_causal, enable_gqa=True)
 
 
-class _Draw:
-    """Draws weights one after another from one generator."""
-
-    def __init__(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
-        self._generator = torch.Generator(device).manual_seed(seed)
-        self._where: dict[str, Any] = {"device": device, "generator": self._generator}
-        self._dtype = dtype
-
-    def matrix(self, rows: int, columns: int, gain: float = 1.0) -> torch.Tensor:
-        """Return a matrix that keeps the variance of what it multiplies, times gain squared."""
-        drawn = torch.randn(rows, columns, **self._where)
-        return drawn.mul_(gain / columns**0.5).to(self._dtype)
-
-    def scales(self, size: int) -> torch.Tensor:
-        """Return a norm's factors, about 1 each and no two the same."""
-        return (1 + 0.1 * torch.randn(size, **self._where)).to(self._dtype)
-
-
-def _draw_layer(draw: _Draw, s: Shape) -> Layer:
-    sharp = _SHARPNESS**0.5
-    # The embedding's elements are of 1 / sqrt(hidden), see _Draw.matrix.
+def _drawn(s: Shape, device: Any, seed: int) -> tuple[Any, tuple[Layer, ...], Any, Any]:
+    """Draw embedding, layers, last norm and head, one after another from one generator."""
+    draw = partial(torch.randn, device=device, generator=torch.Generator(device).manual_seed(seed))
+    # The embedding's elements are of 1 / sqrt(hidden).
     share = _GROWTH / (2 * s.layers * s.hidden) ** 0.5
     queries, keys = s.heads * s.head, s.kv_heads * s.head
-    qk = draw.matrix(queries + keys, s.hidden, sharp)
-    return Layer(
-        attention_norm=draw.scales(s.hidden),
-        qkv=torch.cat((qk, draw.matrix(keys, s.hidden))),
-        out=draw.matrix(s.hidden, queries, share),
-        mlp_norm=draw.scales(s.hidden),
-        gate_up=draw.matrix(2 * s.mlp, s.hidden),
-        down=draw.matrix(s.hidden, s.mlp, share),
-    )
+
+    def matrix(rows: int, columns: int = s.hidden, gain: float = 1.0) -> Any:
+        """Return a matrix that keeps the variance of what it multiplies, times gain squared."""
+        return draw(rows, columns).mul_(gain / columns**0.5).to(s.kind)
+
+    def scales() -> Any:
+        """Return a norm's factors, about 1 each and no two the same."""
+        return (1 + 0.1 * draw(s.hidden)).to(s.kind)
+
+    def layer() -> Layer:
+        qk = matrix(queries + keys, gain=SHARPNESS**0.5)
+        return Layer(
+            attention_norm=scales(),
+            qkv=torch.cat((qk, matrix(keys))),
+            out=matrix(s.hidden, queries, share),
+            mlp_norm=scales(),
+            gate_up=matrix(2 * s.mlp),
+            down=matrix(s.hidden, s.mlp, share),
+        )
+
+    embedding = matrix(s.vocab)
+    return embedding, tuple(layer() for _ in range(s.layers)), scales(), matrix(s.vocab)
 
 
-def _rotations(s: Shape, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return cosines and sines [positions, head / 2] in fp32, of angles taken in float64."""
-    pairs = torch.arange(s.head // 2, dtype=torch.float64, device=device)
-    positions = torch.arange(s.positions, dtype=torch.float64, device=device)
-    angles = positions[:, None] * s.theta ** (-2 * pairs / s.head)
-    return angles.cos().float(), angles.sin().float()
+def captured(launch: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+    """Return a CUDA graph's replay of a launch, and what that returns: written anew each time.
+
+    It runs on another stream until all that is made at first use has been made.
+    """
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(_WARM_UPS):
+            launch()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    # Other threads of the process may go on.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        result = launch()
+    return graph.replay, result

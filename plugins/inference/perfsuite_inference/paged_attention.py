@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import perfsuite
-from perfsuite import Claim, Kernel, Work, Workload, cuda, package
+from perfsuite import Kernel, Work, cuda, package
+from perfsuite.gpu import DTYPES, torch
+from perfsuite_inference import reference
+from perfsuite_inference.cache import attend_gathered
+from perfsuite_inference.kv_cache import SPARE
+from perfsuite_inference.model import SHARPNESS
 
 # Llama-3.1-8B's, of one layer.
 HEADS, KV_HEADS, D, BLOCK = 32, 8, 128, 16
-_SEED = 0
-# Scores then spread by 2.5, so that some tokens stand out of a long context.
-_SHARPNESS = 2.5
-_DTYPES = {"bf16": ("bfloat16", 2), "fp32": ("float32", 4)}
-# Bytes for one row of the float64 reference and its scores; fp32 is that of the smoke tier.
-_SPARE = {"bf16": 2 << 30, "fp32": 64 << 20}
-_SHAPES = {(1, 32767), (16, 8191), (64, 2047), (3, 255)}
+_ITEM = {"bf16": 2, "fp32": 4}
 
 
 def lengths_of(batch: int, context: int) -> list[int]:
@@ -25,7 +25,7 @@ def lengths_of(batch: int, context: int) -> list[int]:
 
 
 def _work(dtype: str, batch: int, context: int, impl: str) -> Work:
-    item, tokens = _DTYPES[dtype][1], sum(lengths_of(batch, context))
+    item, tokens = _ITEM[dtype], sum(lengths_of(batch, context))
     return Work(
         read_bytes=item * (2 * tokens * KV_HEADS * D + batch * HEADS * D),
         write_bytes=item * batch * HEADS * D,
@@ -34,37 +34,27 @@ def _work(dtype: str, batch: int, context: int, impl: str) -> Work:
     )
 
 
-def _memory_bytes(dtype: str, batch: int, context: int, impl: str) -> int:
-    # The blocks, half of them somebody else's, the copy in its two layouts, which the negative
-    # control makes too, and one row of the float64 reference.
-    copies = 8
-    return batch * (context + BLOCK) * KV_HEADS * D * _DTYPES[dtype][1] * copies + _SPARE[dtype]
-
-
-@perfsuite.case(
-    axes={
-        "dtype": ["bf16"],
-        "batch": [1, 16, 64],
-        "context": [2047, 8191, 32767],
-        "impl": ["gather", "triton"],
-    },
-    smoke={"dtype": ["fp32"], "batch": [3], "context": [255]},
-    only=lambda dtype, batch, context, impl: (batch, context) in _SHAPES,
-    waits=lambda impl, **_: impl == "gather",
-    needs=(
-        package("torch"),
-        package("triton").when(impl="triton"),
-        cuda().when(impl="triton"),
-        cuda().when(dtype="bf16"),
-    ),
+@perfsuite.operator(
+    smoke={"dtype": "fp32", "batch": 3, "context": 255, "impl": "triton"},
+    nightly=[
+        {"dtype": "fp32", "batch": 3, "context": 255, "impl": "gather"},
+        {"dtype": "bf16", "batch": 1, "context": 32767},
+        {"dtype": "bf16", "batch": 16, "context": 8191},
+        {"dtype": "bf16", "batch": 64, "context": 2047},
+    ],
+    needs=(package("torch"), cuda().when(dtype="bf16")),
     work=_work,
-    memory_bytes=_memory_bytes,
+    # The blocks, half of them somebody else's, twice as the check has other data beside, the copy
+    # in its two layouts, which the negative control makes too, and one row of the reference.
+    memory_bytes=lambda dtype, batch, context, impl: (
+        12 * batch * (context + BLOCK) * KV_HEADS * D * _ITEM[dtype] + SPARE[dtype]
+    ),
     cold=False,
     tags=["decode", "paged", "attention"],
     source="arXiv:2309.06180 (PagedAttention); Flash-Decoding (T. Dao et al., 2023); chapter 10 of "
     "the book",
 )
-def paged_attention(ctx: Any, dtype: str, batch: int, context: int, impl: str) -> Workload:
+def paged_attention(rng: Any, *, dtype: str, batch: int, context: int) -> tuple[Any, ...]:
     """Attend from one token a row to a paged context: 32 heads of 128 share 8 of keys and values.
 
     Blocks of 16 tokens lie in random order. ``gather`` copies a row's blocks together and calls
@@ -72,121 +62,78 @@ def paged_attention(ctx: Any, dtype: str, batch: int, context: int, impl: str) -
     each row over several programs, so that one long row fills the GPU; a second kernel joins the
     parts. The work is one read of the keys and values of all rows, which are of odd lengths.
     """
-    from perfsuite_inference.cache import attend_gathered
-
-    k, v, table, lengths = _blocks(ctx, dtype, batch, context)
-    attend: Callable[..., Any] = attend_gathered
-    if impl == "triton":
-        from perfsuite_inference.paged_triton import attend_paged as attend
-
-    def make_inputs(rng: Any) -> tuple[Any, ...]:
-        return (rng.randn(batch, HEADS, D, dtype=_DTYPES[dtype][0]) * _SHARPNESS,)
-
-    return Workload(
-        fn=lambda q: attend(q, k, v, table, lengths),
-        make_inputs=make_inputs,
-        reference=lambda q: attend_rows(q, k, v, table, lengths.tolist()),
-        # Blocks counted from one, as a table of an allocator without block 0 has it.
-        wrong=lambda q: attend_gathered(q, k, v, table - 1, lengths),
-    )
+    name, most = DTYPES[dtype], -(-context // BLOCK)
+    # Every other block is somebody else's: attention does not know an order, so that a wrong one
+    # of this row's own would not be seen.
+    blocks = 2 * batch * most
+    k, v = (rng.randn(1 + blocks, KV_HEADS, BLOCK, D, dtype=name) for _ in "kv")
+    table = 1 + rng.rand(blocks).argsort()[: batch * most].view(batch, most).int()
+    lengths = torch.tensor(lengths_of(batch, context), device=k.device)
+    return rng.randn(batch, HEADS, D, dtype=name) * SHARPNESS, k, v, table, lengths
 
 
-def _blocks(ctx: Any, dtype: str, batch: int, context: int) -> tuple[Any, ...]:
-    """Return k, v [blocks, kv_heads, block, d], a table of blocks in random order and lengths.
-
-    Every other block is somebody else's: attention does not know an order, so that a wrong one
-    of this row's own would not be seen.
-    """
-    import torch
-
-    most = -(-context // BLOCK)
-    generator = torch.Generator(ctx.device).manual_seed(_SEED)
-    where = {"device": ctx.device, "generator": generator}
-    blocks = 1 + 2 * batch * most
-    sizes = (blocks, KV_HEADS, BLOCK, D)
-    k, v = (torch.randn(sizes, dtype=getattr(torch, _DTYPES[dtype][0]), **where) for _ in "kv")
-    table = (1 + torch.randperm(blocks - 1, **where))[: batch * most].view(batch, most).int()
-    return k, v, table, torch.tensor(lengths_of(batch, context), device=ctx.device)
-
-
-def attend_rows(q: Any, k: Any, v: Any, table: Any, lengths: Sequence[int]) -> Any:
+@paged_attention.reference
+def attend_rows(q: Any, k: Any, v: Any, table: Any, lengths: Any) -> Any:
     """Return the float64 attention of each row of q, its tokens picked from the blocks one by one.
 
     q is [rows, heads, d], k and v are [blocks, kv_heads, block, d], table is [rows, most].
     """
-    import torch
-
-    from perfsuite_inference import reference
-
-    rows = []
-    for row, length in enumerate(lengths):
+    block, found = k.shape[2], []
+    for one, places, length in zip(q, table.long(), lengths.tolist(), strict=True):
         tokens = torch.arange(length, device=q.device)
-        block = k.shape[2]
-        at = table[row].long()[tokens // block], tokens % block
+        at = places[tokens // block], tokens % block
         keys, values = (x.transpose(1, 2)[at].transpose(0, 1) for x in (k, v))
-        rows.append(reference.attend(q[row][:, None], keys, values)[:, 0])
-    return torch.stack(rows)
+        found.append(reference.attend_one(one, keys, values))
+    return torch.stack(found)
+
+
+@paged_attention.wrong
+def _counted_from_one(q: Any, k: Any, v: Any, table: Any, lengths: Any) -> Any:
+    """Count blocks from one, as a table of an allocator without block 0 has it."""
+    return attend_gathered(q, k, v, table - 1, lengths)
+
+
+paged_attention.impl(attend_gathered, name="gather")
+
+
+@paged_attention.impl(
+    needs=[package("triton"), cuda()],
+    beats=perfsuite.Beats(
+        "gather",
+        1.5,
+        # Bytes of keys and values: gathering reads them, writes a copy and reads that; 1 against 3.
+        "counted: gathering moves the keys and values three times, the kernel once; half of the "
+        "ratio is asked for",
+        at={"dtype": "bf16"},
+        needs=(cuda(),),
+    ),
+)
+def _triton(ctx: Any) -> Callable[..., Any]:
+    from perfsuite_inference.paged_triton import attend_paged
+
+    return attend_paged
 
 
 def kernels() -> Sequence[Kernel]:
     """Return the case's Triton kernels as they are launched for 16 rows of 8191 tokens."""
-    splits = 4
-    module = "perfsuite_inference.paged_triton"
-    part = Kernel(
-        name="paged_attention_part",
-        language="triton",
-        function="paged_part_kernel",
-        module=module,
-        signature={
-            "q": "*bf16",
-            "k": "*bf16",
-            "v": "*bf16",
-            "table": "*i32",
-            "lengths": "*i64",
-            "sums": "*fp32",
-            "weights": "*fp32",
-            "most": "i32",
-            "scale": "fp32",
-        },
-        constants={
-            "KV_HEADS": KV_HEADS,
-            "GROUP": HEADS // KV_HEADS,
-            "PADDED": 16,
-            "D": D,
-            "BLOCK": BLOCK,
-            "TILE": 64,
-            "SPLITS": splits,
-        },
-        aligned=("q", "k", "v", "table", "lengths", "sums", "weights", "most"),
-        expects={"sm_90a": "HMMA", "sm_100a": "HMMA", "sm_120a": "HMMA"},
-    )
-    join = Kernel(
-        name="paged_attention_join",
-        language="triton",
-        function="paged_join_kernel",
-        module=module,
-        signature={"sums": "*fp32", "weights": "*fp32", "out": "*bf16"},
-        constants={"D": D, "SPLITS": splits, "PADDED": splits},
-        aligned=("sums", "weights", "out"),
-    )
-    return [part, join]
-
-
-# Bytes of keys and values moved: gathering reads them, writes a copy and reads that; 1 against 3.
-_COUNT = (
-    "counted: gathering moves the keys and values three times, the kernel once; half of the "
-    "ratio is asked for"
-)
-CASES: tuple[perfsuite.Case | Claim, ...] = (
-    paged_attention,
-    Claim(
-        name="paged_attention_triton",
-        case="paged_attention",
-        faster={"impl": "triton"},
-        than={"impl": "gather"},
-        by=1.5,
-        at={"dtype": ("bf16",)},
-        needs=(cuda(),),
-        source=_COUNT,
-    ),
-)
+    kernel = partial(Kernel, language="triton", module="perfsuite_inference.paged_triton")
+    inputs = {**dict.fromkeys(("q", "k", "v"), "*bf16"), "table": "*i32", "lengths": "*i64"}
+    parts = {"sums": "*fp32", "weights": "*fp32"}
+    sizes = {"KV_HEADS": KV_HEADS, "GROUP": HEADS // KV_HEADS, "BLOCK": BLOCK, "TILE": 64}
+    return [
+        kernel(
+            name="paged_attention_part",
+            function="paged_part_kernel",
+            signature={**inputs, **parts, "most": "i32", "scale": "fp32"},
+            constants={**sizes, "D": D, "SPLITS": 4, "PADDED": 16},
+            aligned=(*inputs, *parts, "most"),
+            expects=dict.fromkeys(("sm_90a", "sm_100a", "sm_120a"), "HMMA"),
+        ),
+        kernel(
+            name="paged_attention_join",
+            function="paged_join_kernel",
+            signature={**parts, "out": "*bf16"},
+            constants={"D": D, "SPLITS": 4, "PADDED": 4},
+            aligned=(*parts, "out"),
+        ),
+    ]

@@ -8,6 +8,8 @@ from typing import Any
 import triton
 import triton.language as tl
 
+from perfsuite.gpu import torch
+
 # Programs wanted in all, about four a multiprocessor of an H200 (132), so that a few long rows
 # fill it; tokens of a tile; the fewest rows that tl.dot takes.
 PROGRAMS, TILE, FEWEST = 512, 64, 16
@@ -111,8 +113,8 @@ def attend_paged(q: Any, k: Any, v: Any, table: Any, lengths: Any) -> Any:
     q = q.contiguous()  # a slice of the packed q, k, v
     group, most = heads // kv_heads, table.shape[1]
     splits = splits_for(rows, kv_heads, most * block)
-    sums = q.new_empty((rows, heads, splits, d), dtype=_fp32())
-    weights = q.new_empty((rows, heads, splits), dtype=_fp32())
+    sums = q.new_empty((rows, heads, splits, d), dtype=torch.float32)
+    weights = q.new_empty((rows, heads, splits), dtype=torch.float32)
     out = q.new_empty(q.shape)
     paged_part_kernel[(rows, kv_heads, splits)](
         q, k, v, table, lengths, sums, weights, most, math.log2(math.e) / math.sqrt(d),
@@ -123,9 +125,3 @@ def attend_paged(q: Any, k: Any, v: Any, table: Any, lengths: Any) -> Any:
         sums, weights, out, D=d, SPLITS=splits, PADDED=triton.next_power_of_2(splits), num_warps=4
     )
     return out
-
-
-def _fp32() -> Any:
-    import torch
-
-    return torch.float32

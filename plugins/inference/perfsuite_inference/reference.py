@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import Any
 
-import torch
-
-from perfsuite_inference.model import Layer, Llama
-from perfsuite_inference.shapes import Shape
+from perfsuite.gpu import torch
+from perfsuite_inference.model import Layer, Llama, Shape
 
 # Scores held at once: 1 GiB of float64.
 _SCORES_MOST = 1 << 27
 
 
-def logits_after(model: Llama, prompt: torch.Tensor, tails: torch.Tensor) -> torch.Tensor:
+def logits_after(model: Llama, prompt: Any, tails: Any) -> Any:
     """Return the logits [n, vocab] after each of ``tails`` [n], every one put behind ``prompt``.
 
     One pass over the prompt [c] and all tails: each tail stands at position c and sees the prompt
@@ -24,25 +23,16 @@ def logits_after(model: Llama, prompt: torch.Tensor, tails: torch.Tensor) -> tor
     seen = torch.ones(length + count, length + count, dtype=torch.bool, device=prompt.device)
     seen = seen.tril_()
     seen[length:, length:] = torch.eye(count, dtype=torch.bool, device=prompt.device)
-    return _run(model, torch.cat((prompt, tails)), positions, seen)[length:] @ _head(model)
+    found = _run(model, torch.cat((prompt, tails)), positions, seen)[length:]
+    return found @ model.head.double().T
 
 
-def logits_last(model: Llama, prompts: Sequence[torch.Tensor]) -> torch.Tensor:
+def logits_last(model: Llama, prompts: Sequence[Any]) -> Any:
     """Return the logits [n, vocab] after the last token of each prompt [s], of any lengths."""
     return torch.stack([logits_after(model, prompt[:-1], prompt[-1:])[0] for prompt in prompts])
 
 
-def greedy(model: Llama, prompt: torch.Tensor, count: int) -> torch.Tensor:
-    """Return ``count`` tokens, each the likeliest after all before it."""
-    tokens = prompt
-    for _ in range(count):
-        tokens = torch.cat((tokens, logits_last(model, [tokens]).argmax(dim=-1)))
-    return tokens[prompt.numel() :]
-
-
-def attend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: torch.Tensor | None = None
-) -> torch.Tensor:
+def attend(q: Any, k: Any, v: Any, seen: Any = None) -> Any:
     """Return softmax(q k' / sqrt(d)) v in float64: q [heads, n, d], k and v [kv_heads, s, d].
 
     Query head h reads key head h // (heads / kv_heads), some heads at a time. ``seen`` [n, s]
@@ -50,25 +40,23 @@ def attend(
     """
     group = q.shape[0] // k.shape[0]
     out = torch.empty(q.shape, dtype=torch.float64, device=q.device)
-    for part in _parts(q.shape[0], q.shape[1] * k.shape[1]):
-        shared = torch.arange(part.start, part.stop, device=q.device) // group
+    step = max(1, _SCORES_MOST // (q.shape[1] * k.shape[1]))
+    for part in torch.arange(q.shape[0], device=q.device).split(step):
+        shared = part // group
         scores = torch.bmm(q[part].double(), k[shared].double().mT).div_(q.shape[-1] ** 0.5)
         if seen is not None:
             scores.masked_fill_(~seen, -torch.inf)
         weights = scores.sub_(scores.logsumexp(-1, keepdim=True)).exp_()
-        torch.bmm(weights, v[shared].double(), out=out[part])
+        out[part] = torch.bmm(weights, v[shared].double())
     return out
 
 
-def _parts(heads: int, scores: int) -> Iterator[slice]:
-    step = max(1, _SCORES_MOST // scores)
-    for start in range(0, heads, step):
-        yield slice(start, min(start + step, heads))
+def attend_one(q: Any, k: Any, v: Any) -> Any:
+    """Attend from one token: q [heads, d], returned as q."""
+    return attend(q[:, None], k, v)[:, 0]
 
 
-def _run(
-    model: Llama, tokens: torch.Tensor, positions: torch.Tensor, seen: torch.Tensor
-) -> torch.Tensor:
+def _run(model: Llama, tokens: Any, positions: Any, seen: Any) -> Any:
     """Return the normed output [s, hidden] of one sequence; a layer's weights are cast in turn."""
     s = model.shape
     exponents = torch.arange(0, s.head, 2, dtype=torch.float64, device=tokens.device) / s.head
@@ -82,25 +70,15 @@ def _run(
     return _normed(s, x, model.norm)
 
 
-def _attention(
-    s: Shape, layer: Layer, x: torch.Tensor, turns: torch.Tensor, seen: torch.Tensor
-) -> torch.Tensor:
+def _attention(s: Shape, layer: Layer, x: Any, turns: Any, seen: Any) -> Any:
     heads = (x @ layer.qkv.double().T).view(x.shape[0], -1, s.head).transpose(0, 1)
-    turned = _turned(heads[: s.heads + s.kv_heads], turns)
-    q, k, v = turned[: s.heads], turned[s.heads :], heads[s.heads + s.kv_heads :]
-    return attend(q, k, v, seen).transpose(0, 1).flatten(1) @ layer.out.double().T
-
-
-def _turned(x: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
-    """Turn the pairs (i, i + d/2) as complex numbers."""
-    real, imaginary = x.chunk(2, dim=-1)
+    # The pairs (i, i + d/2) are turned as complex numbers.
+    real, imaginary = heads[: s.heads + s.kv_heads].chunk(2, dim=-1)
     turned = torch.complex(real.contiguous(), imaginary.contiguous()) * turns
-    return torch.cat((turned.real, turned.imag), dim=-1)
+    q, k = torch.cat((turned.real, turned.imag), dim=-1).split((s.heads, s.kv_heads))
+    found = attend(q, k, heads[s.heads + s.kv_heads :], seen)
+    return found.transpose(0, 1).flatten(1) @ layer.out.double().T
 
 
-def _normed(s: Shape, x: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+def _normed(s: Shape, x: Any, scales: Any) -> Any:
     return x / (x.square().mean(-1, keepdim=True) + s.epsilon).sqrt() * scales.double()
-
-
-def _head(model: Llama) -> torch.Tensor:
-    return model.head.double().T

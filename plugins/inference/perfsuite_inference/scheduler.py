@@ -1,23 +1,93 @@
-"""Which requests a server's next step works on: static, continuous and chunked."""
+"""A mini server: the requests, which of them its next step works on, and what that is worth.
+
+Time to first token (TTFT) is from a request's arrival to its first token. Time per output token
+(TPOT) is (last - first) / (tokens - 1) of a request; one of a single token has none. Inter-token
+latency (ITL) is each gap between two tokens of a request. Goodput counts requests within both
+limits per second. Names and definitions are those of ``vllm bench serve``. Rates and the makespan
+count from the trace's time 0 to the last token. Times are whole microseconds since the trace began.
+"""
 
 from __future__ import annotations
 
+import random
+import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import pairwise
 from typing import Protocol
 
-from perfsuite_inference.trace import Request
+# Each factor of a length lies in [1, 1 + _SPREAD) or is the inverse of one. The logarithm of a
+# product of 12 of them is nearly normal, with a standard deviation of about 1.
+_FACTORS = 12
+_SPREAD = 0.6
 
 
-class Clock(Protocol):
-    """Time in whole microseconds since the trace began."""
+# Requests that arrive at a server, drawn so that every machine draws the same.
 
-    def now_us(self) -> int:
-        """Return the time."""
 
-    def wait_until(self, time_us: int) -> None:
-        """Return at this time, or at once if it has passed."""
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request: its number, when it arrives, and its tokens going in and coming out."""
+
+    index: int
+    arrival_us: int
+    prompt_tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Log-normal lengths in tokens: their median, and the limits they are cut at."""
+
+    median: int
+    least: int
+    most: int
+
+    def draw(self, rng: random.Random) -> int:
+        """Return one."""
+        value = float(self.median)
+        for _ in range(_FACTORS):
+            factor = 1 + _SPREAD * rng.random()
+            value = value * factor if rng.random() < 0.5 else value / factor  # noqa: PLR2004 - a coin
+        return min(self.most, max(self.least, int(value)))
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a trace holds: so many requests in a window, in whole ticks, and their lengths."""
+
+    requests: int
+    window_us: int
+    prompt: Lengths
+    output: Lengths
+    tick_us: int = 1
+
+
+def draw_trace(demand: Demand, seed: int) -> tuple[Request, ...]:
+    """Return the requests in the order of their arrival; the first has number 0.
+
+    Arrivals are those of a Poisson process with ``requests`` arrivals in the window: given their
+    number, they are independent and uniform over it. Nothing but ``random()``, sums, products and
+    quotients is used: these are rounded alike everywhere, a library's logarithm is not.
+    """
+    rng = random.Random(seed)  # noqa: S311 - a trace, not a secret
+    ticks = demand.window_us // demand.tick_us
+    arrivals = sorted(int(rng.random() * ticks) for _ in range(demand.requests))
+    return tuple(
+        Request(index, tick * demand.tick_us, demand.prompt.draw(rng), demand.output.draw(rng))
+        for index, tick in enumerate(arrivals)
+    )
+
+
+def draw_prompts(trace: Sequence[Request], vocab: int, seed: int) -> list[list[int]]:
+    """Return each request's prompt: uniform tokens in [0, vocab)."""
+    rng = random.Random(seed)  # noqa: S311 - as above
+    return [[int(rng.random() * vocab) for _ in range(item.prompt_tokens)] for item in trace]
+
+
+# Which of them a step works on: static, continuous and chunked.
 
 
 @dataclass(slots=True)
@@ -73,6 +143,60 @@ class Backend(Protocol):
         """Return when the step's tokens are there."""
 
 
+class RealClock:
+    """The host's clock, from its making on."""
+
+    def __init__(self) -> None:
+        self._begun_ns = time.perf_counter_ns()
+
+    def now_us(self) -> int:
+        """Return the time."""
+        return (time.perf_counter_ns() - self._begun_ns) // 1000
+
+    def wait_until(self, time_us: int) -> None:
+        """Sleep until this time, unless it has passed."""
+        while (left_us := time_us - self.now_us()) > 0:
+            time.sleep(left_us / 1e6)
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a step takes: a fixed part, and something for each token and row, in microseconds.
+
+    The fixed part stands for reading the weights. A step that reads prompts and decodes as well
+    pays the larger one once.
+    """
+
+    prefill_us: int
+    token_us: int
+    decode_us: int
+    row_us: int
+
+
+@dataclass(slots=True)
+class CostModel:
+    """A virtual clock, and a backend that lets as much time pass on it as the costs say."""
+
+    costs: Costs
+    time_us: int = 0
+
+    def now_us(self) -> int:
+        """Return the time."""
+        return self.time_us
+
+    def wait_until(self, time_us: int) -> None:
+        """Jump to this time, unless it has passed."""
+        self.time_us = max(self.time_us, time_us)
+
+    def run(self, step: Step) -> None:
+        """Let the step's time pass."""
+        fixed_us = self.costs.prefill_us if step.prefill else 0
+        if step.decode:
+            fixed_us = max(fixed_us, self.costs.decode_us)
+        tokens = sum(piece.tokens for piece in step.prefill)
+        self.time_us += fixed_us + self.costs.token_us * tokens + self.costs.row_us * step.rows
+
+
 @dataclass(slots=True)
 class Floor:
     """The slots of a server, and the requests that wait for one, the oldest first."""
@@ -93,16 +217,6 @@ class Floor:
     def dismiss(self) -> None:
         """Take the slots of requests that are done."""
         self.seats = [seat for seat in self.seats if not seat.is_done]
-
-
-class Policy(Protocol):
-    """Decides on the next step, and moves requests to slots and out of them."""
-
-    def plan(self, floor: Floor) -> Step:
-        """Return the next step; an empty one if it is better to wait."""
-
-    def wake_us(self, floor: Floor) -> int | None:
-        """Return when ``plan`` is to be asked again even if nothing arrives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +267,7 @@ class Continuous:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunked:
+class Chunked(Continuous):
     """As ``Continuous``, but every step decodes, and reads prompts with what tokens are left.
 
     ``budget`` is how many tokens a step may have in all; a long prompt is read in pieces, so that
@@ -181,8 +295,8 @@ class Chunked:
                 left -= tokens
         return Step(tuple(pieces), decode, rows=len(decode))
 
-    def wake_us(self, floor: Floor) -> None:
-        """Return nothing: it never waits for more requests."""
+
+Policy = Static | Continuous
 
 
 @dataclass(slots=True)
@@ -195,7 +309,12 @@ class Served:
 
 
 def serve(
-    trace: Sequence[Request], policy: Policy, backend: Backend, clock: Clock, *, slots: int
+    trace: Sequence[Request],
+    policy: Policy,
+    backend: Backend,
+    clock: RealClock | CostModel,
+    *,
+    slots: int,
 ) -> tuple[Served, ...]:
     """Serve all requests; return what became of each, in the trace's order.
 
@@ -245,3 +364,58 @@ def _advance(step: Step) -> Iterable[Seat]:
 
 def _whole(seats: Iterable[Seat]) -> tuple[Piece, ...]:
     return tuple(Piece(seat, 0, seat.request.prompt_tokens) for seat in seats)
+
+
+# What a served trace is worth.
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a request may take at most, the limit itself included."""
+
+    ttft_us: int
+    tpot_us: int
+
+    def hold(self, served: Served) -> bool:
+        """Say whether a request kept both; one of a single token keeps the second."""
+        first, last = served.tokens_us[0], served.tokens_us[-1]
+        gaps = len(served.tokens_us) - 1
+        in_time = first - served.request.arrival_us <= self.ttft_us
+        return in_time and last - first <= self.tpot_us * gaps
+
+
+# Llama-2-70B interactive in MLPerf Inference v5.0.
+INTERACTIVE = Limits(ttft_us=450_000, tpot_us=40_000)
+
+
+def summarise(served: Sequence[Served], limits: Limits = INTERACTIVE) -> dict[str, float]:
+    """Return the metrics of a trace; 0 where there is nothing to take one of."""
+    makespan_us = max((item.tokens_us[-1] for item in served), default=0)
+    per_s = Fraction(1_000_000, makespan_us or 1)
+    gaps = [[b - a for a, b in pairwise(item.tokens_us)] for item in served]
+    times_us = {
+        "ttft": [Fraction(item.tokens_us[0] - item.request.arrival_us) for item in served],
+        "tpot": [Fraction(sum(own), len(own)) for own in gaps if own],
+        "itl": [Fraction(gap) for own in gaps for gap in own],
+    }
+    tokens = sum(len(item.tokens_us) for item in served)
+    return {
+        **{
+            f"{name}_ms_p{percent}": float(quantile(values, percent) / 1000)
+            for name, values in times_us.items()
+            for percent in (50, 99)
+        },
+        "goodput_rps": float(sum(limits.hold(item) for item in served) * per_s),
+        "tokens_per_s": float(tokens * per_s),
+        "makespan_ms": makespan_us / 1000,
+        "tokens": float(tokens),
+    }
+
+
+def quantile(values: Iterable[Fraction], percent: int) -> Fraction:
+    """Return the nearest rank: the least value that ``percent`` of all do not exceed; 0 of none.
+
+    It is one of the values, never between two, so that it is exact.
+    """
+    ordered = sorted(values)
+    return ordered[-(-percent * len(ordered) // 100) - 1] if ordered else Fraction(0)

@@ -31,7 +31,7 @@ def main() -> None:
         q = torch.randn(rows, heads, d, dtype=torch.float16)
         table = (1 + torch.randperm(rows * most)).view(rows, most).int()
         got = paged_triton.attend_paged(q, k, v, table, torch.tensor(lengths)).double()
-        want = paged_attention.attend_rows(q, k, v, table, lengths)
+        want = paged_attention.attend_rows(q, k, v, table, torch.tensor(lengths))
         error = ((got - want).flatten(1).norm(dim=1) / want.flatten(1).norm(dim=1)).max().item()
         sys.stdout.write(json.dumps({"name": f"{heads} {lengths}", "error": error}) + "\n")
 

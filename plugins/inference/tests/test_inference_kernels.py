@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pack_scripts import lines_of
 from perfsuite_inference import paged_triton, perf_kernels
 
-HERE = Path(__file__).parent
+import perfsuite
+
 SHARED_LIMIT = 99 << 10  # bytes of shared memory that one block may have on sm_120, the least
+# Attention multiplies in tensor cores and loads ahead.
+USES = {"paged_attention_part": ("HMMA", "LDGSTS"), "paged_attention_join": ()}
 
 
-@cache
-def _compiled() -> list[dict[str, Any]]:
+@pytest.mark.parametrize("target", ["sm_90a", "sm_120a"])
+@pytest.mark.parametrize("kernel", perf_kernels(), ids=lambda kernel: kernel.name)
+def test_kernels_fit_a_block_and_spill_nothing(kernel: perfsuite.Kernel, target: str) -> None:
     pytest.importorskip("triton")
-    return lines_of(HERE / "compile_kernels.py", "90", "120")
-
-
-def test_kernels_compile_without_spilling_and_fit_a_block() -> None:
-    rows = _compiled()
-    assert len(rows) == 2 * len(perf_kernels())
-    assert [row for row in rows if row["spilled"] or row["shared"] > SHARED_LIMIT] == []
-
-
-def test_attention_multiplies_in_tensor_cores_and_loads_ahead() -> None:
-    parts = [row for row in _compiled() if row["name"] == "paged_attention_part"]
-    assert parts
-    assert all({"HMMA", "LDGSTS"} <= set(row["opcodes"]) for row in parts)
+    binary = pytest.importorskip("perfsuite_codegen.compiling").compile_kernel(kernel, target)
+    code = perfsuite.read_code(binary.cubin, binary.symbol)
+    assert code.stack_bytes + code.opcodes.of("LDL", "STL") == 0
+    assert binary.shared_bytes <= SHARED_LIMIT
+    assert all(code.opcodes.has(opcode) for opcode in USES[kernel.name])
 
 
 def test_kernels_are_right_on_odd_sizes_in_the_interpreter() -> None:
     pytest.importorskip("triton")
-    rows = lines_of(HERE / "interpret_paged.py", TRITON_INTERPRET="1")
+    rows = lines_of(Path(__file__).with_name("interpret_paged.py"), TRITON_INTERPRET="1")
     assert len(rows) == 4
     assert {row["name"]: row["error"] for row in rows if not row["error"] < 1e-3} == {}
 
