@@ -56,7 +56,7 @@ def refusal(kernel: Kernel, what: str) -> CaseError:
     return CaseError(
         f"kernel {kernel.name!r} {what}",
         where=f"{kernel.function} of {kernel.file or kernel.module}",
-        remedy="correct the kernel, or what its pack's perf_kernels() says of it",
+        remedy="correct the kernel, or what its pack says of it",
     )
 
 

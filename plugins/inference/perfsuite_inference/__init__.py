@@ -19,11 +19,3 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Operator | perfsuite.Cla
         *paged_attention.CASES,
         *batching.CASES,
     ]
-
-
-@perfsuite.hookimpl
-def perf_kernels() -> Sequence[perfsuite.Kernel]:
-    """Return the pack's Triton kernels."""
-    from perfsuite_inference import paged_attention
-
-    return paged_attention.kernels()

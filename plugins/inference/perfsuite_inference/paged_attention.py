@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import perfsuite
-from perfsuite import Claim, Kernel, Work, Workload, cuda, package
+from perfsuite import Claim, Work, Workload, cuda, package
 
 # Llama-3.1-8B's, of one layer.
 HEADS, KV_HEADS, D, BLOCK = 32, 8, 128, 16
@@ -126,50 +126,6 @@ def attend_rows(q: Any, k: Any, v: Any, table: Any, lengths: Sequence[int]) -> A
         keys, values = (x.transpose(1, 2)[at].transpose(0, 1) for x in (k, v))
         rows.append(reference.attend(q[row][:, None], keys, values)[:, 0])
     return torch.stack(rows)
-
-
-def kernels() -> Sequence[Kernel]:
-    """Return the case's Triton kernels as they are launched for 16 rows of 8191 tokens."""
-    splits = 4
-    module = "perfsuite_inference.paged_triton"
-    part = Kernel(
-        name="paged_attention_part",
-        language="triton",
-        function="paged_part_kernel",
-        module=module,
-        signature={
-            "q": "*bf16",
-            "k": "*bf16",
-            "v": "*bf16",
-            "table": "*i32",
-            "lengths": "*i64",
-            "sums": "*fp32",
-            "weights": "*fp32",
-            "most": "i32",
-            "scale": "fp32",
-        },
-        constants={
-            "KV_HEADS": KV_HEADS,
-            "GROUP": HEADS // KV_HEADS,
-            "PADDED": 16,
-            "D": D,
-            "BLOCK": BLOCK,
-            "TILE": 64,
-            "SPLITS": splits,
-        },
-        aligned=("q", "k", "v", "table", "lengths", "sums", "weights", "most"),
-        expects={"sm_90a": "HMMA", "sm_100a": "HMMA", "sm_120a": "HMMA"},
-    )
-    join = Kernel(
-        name="paged_attention_join",
-        language="triton",
-        function="paged_join_kernel",
-        module=module,
-        signature={"sums": "*fp32", "weights": "*fp32", "out": "*bf16"},
-        constants={"D": D, "SPLITS": splits, "PADDED": splits},
-        aligned=("sums", "weights", "out"),
-    )
-    return [part, join]
 
 
 # Bytes of keys and values moved: gathering reads them, writes a copy and reads that; 1 against 3.

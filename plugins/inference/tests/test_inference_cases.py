@@ -140,7 +140,7 @@ def test_cache_bytes_are_counted_with_the_block_that_is_nobody_s(impl: str, slot
 def test_listing_the_cases_imports_no_kernel_library() -> None:
     code = (
         "import sys, perfsuite_inference as pack;"
-        "assert pack.perf_cases() and pack.perf_kernels();"
+        "assert pack.perf_cases();"
         "print([m for m in ('torch', 'triton', 'numpy', 'cuda') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -2,50 +2,32 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
+from kernel_codes import codes_of
 from pack_scripts import lines_of
-from perfsuite_inference import paged_triton, perf_kernels
+from perfsuite_inference import paged_triton
 
-HERE = Path(__file__).parent
 SHARED_LIMIT = 99 << 10  # bytes of shared memory that one block may have on sm_120, the least
 
 
-@cache
-def _compiled() -> list[dict[str, Any]]:
-    pytest.importorskip("triton")
-    return lines_of(HERE / "compile_kernels.py", "90", "120")
-
-
-def test_kernels_compile_without_spilling_and_fit_a_block() -> None:
-    rows = _compiled()
-    assert len(rows) == 2 * len(perf_kernels())
-    assert [row for row in rows if row["spilled"] or row["shared"] > SHARED_LIMIT] == []
-
-
-def test_attention_multiplies_in_tensor_cores_and_loads_ahead() -> None:
-    parts = [row for row in _compiled() if row["name"] == "paged_attention_part"]
-    assert parts
-    assert all({"HMMA", "LDGSTS"} <= set(row["opcodes"]) for row in parts)
+@pytest.mark.parametrize("target", ["sm_90a", "sm_120a"])
+def test_kernels_spill_nothing_fit_a_block_and_multiply_in_tensor_cores(target: str) -> None:
+    codes = codes_of("inference", target)
+    for made in codes.values():
+        assert not made.spills
+        assert made.shared_bytes <= SHARED_LIMIT
+    part = codes["paged_attention_part"]
+    assert part.count("HMMA")
+    assert part.count("LDGSTS")
 
 
 def test_kernels_are_right_on_odd_sizes_in_the_interpreter() -> None:
     pytest.importorskip("triton")
-    rows = lines_of(HERE / "interpret_paged.py", TRITON_INTERPRET="1")
+    rows = lines_of(Path(__file__).with_name("interpret_paged.py"), TRITON_INTERPRET="1")
     assert len(rows) == 4
     assert {row["name"]: row["error"] for row in rows if not row["error"] < 1e-3} == {}
-
-
-def test_kernels_are_declared_with_the_constants_that_they_are_launched_with() -> None:
-    part, join = perf_kernels()
-    splits = paged_triton.splits_for(16, 8, 8192)
-    assert part.constants["SPLITS"] == join.constants["SPLITS"] == splits
-    assert part.constants["TILE"] == paged_triton.TILE
-    assert part.constants["PADDED"] == paged_triton.FEWEST
-    assert (part.num_warps, part.num_stages) == (paged_triton.WARPS, paged_triton.STAGES)
 
 
 @pytest.mark.parametrize(
