@@ -162,7 +162,7 @@ def _loaded(path: str, name: str, arch: str, options: tuple[str, ...]) -> Loaded
     lowered = ptx.symbol_mapping.get(name, name)
     symbol = lowered.decode() if isinstance(lowered, bytes) else str(lowered)
     text = plain_ptx(bytes(ptx.code).decode().rstrip("\0"), symbol)
-    return Loaded(name, symbol, text, image=lambda: bytes(made("cubin").code))
+    return Loaded(name, symbol, text, lambda: bytes(made("cubin").code), file=path, options=options)
 
 
 def _program(path: str, arch: str, options: tuple[str, ...]) -> core.Program:
