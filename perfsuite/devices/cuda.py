@@ -68,9 +68,10 @@ class CudaContext(PlainContext):
         With ``-rdc=true`` nvcc compiles it, and links it so that kernels can launch kernels.
         """
         asked = str(path), name, self.arch, tuple(options)
+        kernel = _kernel(*asked)
         if RELOCATABLE not in options:  # nvcc's code is not compiled a second time to be explained
             self.loaded.append(partial(_loaded, *asked))
-        return _kernel(*asked)
+        return kernel
 
     def count_kernels(self, launch: Callable[[], Any]) -> float:
         """Return the kernels, copies and fills in a graph of one launch."""

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from perfsuite import Kernel, Loaded, Tier
+from perfsuite import Kernel, Loaded, PerfError, Tier
 from perfsuite_codegen.compiling import TRITON_OPTIONS
 
 FILE, SCHEMA = "codegen.json", "perfsuite.codegen/1"
@@ -42,7 +42,13 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--tier", type=Tier, default=Tier.NIGHTLY, choices=list(Tier))
     parser.add_argument("--write", action="store_true", help=f"add what is new to its {FILE}")
     given = parser.parse_args(words)
-    ends = [record(launch_pack(each, tier=given.tier), write=given.write) for each in given.packs]
+    ends = []
+    for pack in given.packs:
+        try:
+            ends.append(record(launch_pack(pack, tier=given.tier), write=given.write))
+        except PerfError as error:  # the other packs are recorded all the same
+            say(str(error))
+            ends.append(2)
     return max(ends)
 
 
@@ -172,15 +178,14 @@ def compared(
 ) -> tuple[list[Kernel], list[Kernel]]:
     """Return what was found and is not listed, with names, and what is listed and was not found.
 
-    What is listed for other architectures alone cannot be found on this one.
+    What is listed for other architectures alone cannot be found on this one, and what is new is
+    known to compile for this one alone.
     """
     known = {identity(each) for each in listed}
     seen = {identity(each): each for each in found}
     new = [seen[key] for key in sorted(seen.keys() - known)]
-    number = arch.rstrip("af")
-    here = (each for each in listed if number in {one.rstrip("af") for one in each.targets})
-    gone = [each for each in here if identity(each) not in seen]
-    return named(new, listed), gone
+    gone = [each for each in listed if arch in each.targets and identity(each) not in seen]
+    return [replace(each, targets=(arch,)) for each in named(new, listed)], gone
 
 
 def named(new: Iterable[Kernel], listed: Sequence[Kernel]) -> list[Kernel]:

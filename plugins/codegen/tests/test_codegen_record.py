@@ -76,9 +76,12 @@ def pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_run_is_recorded_and_what_it_wrote_is_what_the_next_one_launches(
     pack: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    device: Any = SimpleNamespace(loaded=list, facts=lambda: SimpleNamespace(arch="sm_90a"))
+
     def ran(**given: Any) -> tuple[int, str]:
         forget_compiled()  # as in a process of its own
-        variants = launch_pack(pack, device="cpu", tier=Tier.SMOKE)
+        launched = launch_pack(pack, device="cpu", tier=Tier.SMOKE)
+        variants = (each._replace(device=device) for each in launched)
         return record.record(variants, **given), capsys.readouterr().out
 
     code, said = ran(write=False)
@@ -89,6 +92,7 @@ def test_a_run_is_recorded_and_what_it_wrote_is_what_the_next_one_launches(
     assert ran(write=True)[0] == 0
     kernels = load_pack("recorded", f"module:recorded_pack@{pack}").pack.kernels
     known = {each.name: (each.constants, each.aligned, each.num_warps) for each in kernels}
+    assert {each.targets for each in kernels} == {("sm_90a",)}
     assert known == {
         "recorded.add_128_x_y_n": ({"BLOCK": 128}, ("x", "y", "n"), 2),
         "recorded.add_128_x_y": ({"BLOCK": 128}, ("x", "y"), 2),
@@ -104,9 +108,9 @@ def test_what_is_listed_and_launched_otherwise_is_told_on_its_architecture(pack:
     listed = [Kernel(name="old", language="cuda", function="f", file="/f.cu", options=("-DN=1",))]
     listed += [replace(listed[0], name="later", options=(), targets=("sm_100a",))]
     found = [replace(listed[0], name="f", options=("-DN=2",))]
-    new, gone = record.compared(listed, found, "sm_90")
+    new, gone = record.compared(listed, found, "sm_90a")
     assert ([each.name for each in new], [each.name for each in gone]) == (["f_2"], ["old"])
-    assert record.compared(listed, listed, "sm_90") == ([], [])
+    assert record.compared(listed, listed, "sm_90a") == ([], [])
 
 
 def test_what_a_builder_loads_is_recorded_with_its_file_and_options(
