@@ -97,6 +97,8 @@ def perf_implementations() -> Mapping[str, Sequence[Implementation]]:  # type: i
 def perf_kernels() -> Sequence[model.Kernel]:  # type: ignore[empty-body]
     """Return the pack's kernels as plain data, to be compiled and inspected where no GPU is.
 
+    Those of ``codegen.json`` in the pack's package are added: most packs need no hook.
+
     Called in the catalogue child; must import neither torch nor a kernel. Example::
 
         from pathlib import Path

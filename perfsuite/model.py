@@ -255,7 +255,8 @@ class Kernel(Record, frozen=True, kw_only=True):
     ``language`` is cuda, triton or gluon. A CUDA C++ kernel is ``function`` of ``file`` with NVRTC
     ``options``; a Triton or Gluon one is ``function`` of ``module`` with its ``signature``
     (argument to type), ``constants``, and ``aligned`` arguments (divisible by 16). ``expects``
-    names, by target, an opcode class that the machine code must hold, such as HGMMA.
+    names, by target, an opcode class that the machine code must hold, such as HGMMA;
+    ``triton`` is the oldest version that compiles it, such as 3.7.
     """
 
     name: str
@@ -271,6 +272,7 @@ class Kernel(Record, frozen=True, kw_only=True):
     num_stages: int = 3
     targets: tuple[str, ...] = TARGETS
     expects: Mapping[str, str] = {}
+    triton: str = ""
     folder: str = ""
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
+sys.path += [str(Path(__file__).parents[1] / "tests"), str(Path(__file__).parent)]
 
 
 @pytest.fixture(scope="session", autouse=True)

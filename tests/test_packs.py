@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import textwrap
 from pathlib import Path
@@ -288,3 +289,28 @@ def test_kernels_are_known_by_their_pack_and_folder(
 def test_what_is_said_of_kernels_is_checked(tmp_path: Path, old: str, new: str, said: str) -> None:
     assert old in KERNELS
     assert said in refusal(tmp_path, KERNELS.replace(old, new))
+
+
+RECORDED = """{"schema": "perfsuite.codegen/1", "kernels": [
+ {"name": "copy", "language": "cuda", "file": "__init__.py", "function": "f"}]}"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("__init__.py", "g.cu", "g.cu' is no file"),
+        ('"file', '"path', "unknown field `path` - at `$.kernels[0]`"),
+        ('"cuda"', '"ptx"', "cuda, triton or gluon, not 'ptx' - at `$.kernels[0]`"),
+        ("gen/1", "gen/9", "unknown schema 'perfsuite.codegen/9'"),
+        ("]}", "}", "not valid JSON"),
+    ],
+)
+def test_file_of_kernels_that_does_not_hold_is_named_with_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, said: str
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    write_file(tmp_path, GOOD, "__init__")
+    (tmp_path / "codegen.json").write_text(RECORDED.replace(old, new), encoding="utf-8")
+    with pytest.raises(PackError, match=re.escape(said)) as caught:
+        load_pack("acme", f"module:{tmp_path.name}@{tmp_path.parent}")
+    assert new == "g.cu" or str(tmp_path / "codegen.json") in caught.value.what

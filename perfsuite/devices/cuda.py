@@ -68,9 +68,10 @@ class CudaContext(PlainContext):
         With ``-rdc=true`` nvcc compiles it, and links it so that kernels can launch kernels.
         """
         asked = str(path), name, self.arch, tuple(options)
+        kernel = _kernel(*asked)
         if RELOCATABLE not in options:  # nvcc's code is not compiled a second time to be explained
             self.loaded.append(partial(_loaded, *asked))
-        return _kernel(*asked)
+        return kernel
 
     def count_kernels(self, launch: Callable[[], Any]) -> float:
         """Return the kernels, copies and fills in a graph of one launch."""
@@ -162,7 +163,7 @@ def _loaded(path: str, name: str, arch: str, options: tuple[str, ...]) -> Loaded
     lowered = ptx.symbol_mapping.get(name, name)
     symbol = lowered.decode() if isinstance(lowered, bytes) else str(lowered)
     text = plain_ptx(bytes(ptx.code).decode().rstrip("\0"), symbol)
-    return Loaded(name, symbol, text, image=lambda: bytes(made("cubin").code))
+    return Loaded(name, symbol, text, lambda: bytes(made("cubin").code), file=path, options=options)
 
 
 def _program(path: str, arch: str, options: tuple[str, ...]) -> core.Program:

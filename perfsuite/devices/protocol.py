@@ -73,7 +73,7 @@ class Loaded:
     """A kernel that this process compiled, with its PTX without line information.
 
     ``image`` returns its machine code, in which ``symbol`` is its name; ``is_generated`` says that
-    a library wrote it.
+    a library wrote it. ``file`` and ``options`` are what ``load_cuda`` was given.
     """
 
     name: str
@@ -81,6 +81,8 @@ class Loaded:
     ptx: str
     image: Callable[[], bytes] = bytes
     is_generated: bool = False
+    file: str = ""
+    options: tuple[str, ...] = ()
 
     @property
     def hash(self) -> str:

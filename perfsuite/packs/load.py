@@ -68,7 +68,8 @@ from perfsuite.model import (
 )
 from perfsuite.packs.declare import Implementation, Operator
 from perfsuite.packs.find import GROUP, Fault
-from perfsuite.store.codec import encode, read_json
+from perfsuite.store.codec import convert, encode, read_json, take_schema
+from perfsuite.store.files import is_absent, read
 
 T = TypeVar("T")
 
@@ -80,6 +81,8 @@ NO_DOCSTRINGS = 2  # PYTHONOPTIMIZE=2: Python itself drops them all
 NEEDS = ("device", "arch", "gpus", "package", "feature")
 CALLED = ("build", "work", "memory_bytes")
 HOOKS = sorted(name for name in vars(hooks) if name.startswith("perf_"))
+# What a pack's kernels were compiled as on a GPU, beside its modules.
+RECORDED, RECORDED_SCHEMA = "codegen.json", "perfsuite.codegen/1"
 # What may not come into pytest's process by a pack.
 HEAVY = "torch"
 # A page is read by a person.
@@ -104,7 +107,8 @@ def load_pack(name: str, origin: str, kernels: Sequence[Kernel] | None = ()) -> 
     catalogue child, a worker or a pack author's own test.
     """
     source = Pack(name=name, origin=origin)
-    hook = _hooks_of(source, _imported(source))
+    provider = _imported(source)
+    hook = _hooks_of(source, provider)
 
     def returned(asked: Any, kind: Any, what: str, *, many: bool = False, **arguments: Any) -> Any:
         """Return what the pack's own implementation of a hook returns; nothing if it has none."""
@@ -123,7 +127,10 @@ def load_pack(name: str, origin: str, kernels: Sequence[Kernel] | None = ()) -> 
                 raise source.refuse(told_of, remedy=f"return {what}{', in a list' * many}")
         return found
 
-    own = returned(hook.perf_kernels, Kernel, "perfsuite.Kernel objects", many=True)
+    own = [
+        *returned(hook.perf_kernels, Kernel, "perfsuite.Kernel objects", many=True),
+        *_recorded(source, provider),
+    ]
     _check_each(source, "kernel", own, _of_kernel)
     wants = any("kernels" in each.argnames for each in hook.perf_cases.get_hookimpls())
     declared: Sequence[Any] = ()
@@ -159,6 +166,31 @@ def load_pack(name: str, origin: str, kernels: Sequence[Kernel] | None = ()) -> 
         accelerator=replace(device, folder=source.folder) if device else None,
     )
     return LoadedPack(pack, cases, claims, operators)
+
+
+class Recorded(Struct, frozen=True, forbid_unknown_fields=True):
+    """The kernels of a pack, as its file of them says: files are relative to its package."""
+
+    kernels: tuple[Kernel, ...]
+
+
+def _recorded(source: Pack, package: Any) -> Iterator[Kernel]:
+    """Yield what the file in the pack's package lists, if it is a package and there is one."""
+    for folder in map(Path, getattr(package, "__path__", ())):
+        file, where = folder / RECORDED, str(folder / RECORDED)
+        try:
+            if is_absent(file):
+                continue
+            found = read_json(read(file), where=where)
+            take_schema(found, RECORDED_SCHEMA, where=where)
+            kernels = convert(found, Recorded, where=where).kernels
+        except OSError as error:
+            raise source.refuse(f"{where} cannot be read: {error.strerror}") from error
+        except StoreError as error:
+            what = f"{error.what} ({error.where})"
+            raise source.refuse(what, remedy=error.remedy) from error
+        for each in kernels:
+            yield replace(each, file=str(folder / each.file)) if each.file else each
 
 
 def _spelled_out(source: Pack, declared: Iterable[Any]) -> Iterator[Case | Claim]:

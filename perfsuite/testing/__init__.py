@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from perfsuite.boundary import DeviceError, PackError, PerfError, StoreError, UsageError
 from perfsuite.devices.peaks import per_launch
 from perfsuite.devices.protocol import Device, Sample, facts_faults, open_device, sampled
 from perfsuite.engine.measure import Session
 from perfsuite.hooks import added
-from perfsuite.model import Health, Pack, Regime, Settings, Tier
+from perfsuite.model import Health, Pack, Regime, Settings, Tier, Variant
 from perfsuite.packs.find import Fault, discover, packs_at
 from perfsuite.packs.load import Listeners, LoadedPack, chosen_accelerator, load_pack
 from perfsuite.packs.select import missing_need
@@ -23,7 +23,17 @@ from perfsuite.workers.catalogue import load_catalogue
 if TYPE_CHECKING:
     from perfsuite.interop.benchmark import DeviceClock
 
-__all__ = ["DeviceClock", "check_device", "check_pack"]
+__all__ = ["DeviceClock", "check_device", "check_pack", "launch_pack"]
+
+
+class Launched(NamedTuple):
+    """A variant that was launched on a device, or why it could not be."""
+
+    pack: Pack
+    variant: str
+    why: str
+    device: Device
+
 
 # Slow to import, and of no use for listing cases.
 HEAVY = ("torch", "triton", "numpy")
@@ -65,6 +75,29 @@ def check_pack(pack: ModuleType | str | Path, *, device: str = "cpu") -> tuple[s
                 check_device(opened)
             run += _check_results(listed, loaded, opened)
     return tuple(run)
+
+
+def launch_pack(
+    pack: ModuleType | str | Path, *, device: str = "cuda", tier: Tier = Tier.NIGHTLY
+) -> Iterator[Launched]:
+    """Launch each variant that the device can run once, in this process; nothing is compared.
+
+    One that cannot be launched says why, and the others are launched all the same.
+    """
+    for source in _sources(pack):
+        (listed,) = load_catalogue([source], tier=tier)
+        if listed.error:
+            raise PackError(listed.error)
+        loaded = load_pack(source.name, source.origin)
+        opened = open_device(device, accelerator=chosen_accelerator(device, [listed]))
+        for variant, session in _sessions(listed, loaded, opened):
+            why = ""
+            try:
+                session.launches(1)[0]()
+                opened.synchronize()
+            except Exception as error:  # noqa: BLE001 - whatever it raises is the reason
+                why = f"{type(error).__name__}: {error}"
+            yield Launched(loaded.pack, variant.id, why, opened)
 
 
 def check_device(device: Device) -> None:
@@ -205,14 +238,11 @@ def _shipped_faults(listed: Pack) -> Iterator[Fault]:
 
 
 def _check_results(listed: Pack, loaded: LoadedPack, device: Device) -> Iterator[str]:
-    facts = device.facts()
-    for variant in listed.variants:
-        is_alone = not variant.is_gang  # the ranks of a gang are the panel's to start
-        if variant.tier is Tier.SMOKE and is_alone and not missing_need(variant, facts):
+    for variant, session in _sessions(listed, loaded, device):
+        if variant.tier is Tier.SMOKE:
             where = f"{variant.case.file}:{variant.case.line}"
-            case = loaded.cases[variant.case.name]
             try:
-                Session(device, case, variant.axes, Settings(check_only=True), seed=0).prepare()
+                session.prepare()
             except PerfError as error:
                 what = f"{variant.id}: {error.what}"
                 raise PackError(what, where=where, remedy=error.remedy) from error
@@ -221,3 +251,14 @@ def _check_results(listed: Pack, loaded: LoadedPack, device: Device) -> Iterator
                 remedy = "the traceback above shows the line"
                 raise PackError(what, where=where, remedy=remedy) from error
             yield variant.id
+
+
+def _sessions(
+    listed: Pack, loaded: LoadedPack, device: Device
+) -> Iterator[tuple[Variant, Session]]:
+    """Yield what the device can run; the ranks of a gang are the panel's to start."""
+    facts = device.facts()
+    for variant in listed.variants:
+        if not variant.is_gang and not missing_need(variant, facts):
+            case = loaded.cases[variant.case.name]
+            yield variant, Session(device, case, variant.axes, Settings(check_only=True), seed=0)

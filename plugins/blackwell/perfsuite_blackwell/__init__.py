@@ -13,11 +13,3 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Operator | perfsuite.Cla
     from perfsuite_blackwell import block_scaled_gemm, numerics, tcgen05_gemm
 
     return [*tcgen05_gemm.CASES, *block_scaled_gemm.CASES, *numerics.CASES]
-
-
-@perfsuite.hookimpl
-def perf_kernels() -> Sequence[perfsuite.Kernel]:
-    """Return the pack's kernels, to be compiled where no Blackwell GPU is."""
-    from perfsuite_blackwell.kernels import kernels
-
-    return kernels()

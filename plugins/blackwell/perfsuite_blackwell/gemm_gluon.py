@@ -6,7 +6,6 @@ from typing import Any
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon._runtime import GluonASTSource
 from triton.experimental.gluon.language.nvidia.blackwell import (
     TensorMemoryLayout,
     allocate_tensor_memory,
@@ -161,24 +160,6 @@ def layout_of(block: list[int], split: int, *, paired: bool) -> Any:
     """Return the shared-memory layout of a block of bf16, whole or split in two along an axis."""
     bases = [[1, 0] if split == 0 else [0, 1]] if paired else None
     return gl.NVMMASharedLayout.get_default_for(block, gl.bfloat16, cga_layout=bases)
-
-
-def aot_source(kernel: Any) -> Any:
-    """Return what ``triton.compile`` takes for a ``perfsuite.Kernel`` of this module.
-
-    Gluon's descriptors carry a layout, which is an object: the kernel's plain signature says the
-    blocks, and this adds the layouts.
-    """
-    paired = bool(kernel.constants["PAIRED"])
-    blocks = blocks_of(TWO_CTAS if paired else ONE_CTA)
-    signature = dict(kernel.signature)
-    for name, (block, split) in blocks.items():
-        layout = layout_of(block, split, paired=paired)
-        signature[name] = f"{signature[name].removesuffix('>')},{layout!r}>"
-    names = gemm_kernel.arg_names
-    constants = {name: value for name, value in kernel.constants.items() if name in names}
-    signature |= dict.fromkeys(constants, "constexpr")
-    return GluonASTSource(gemm_kernel, {name: signature[name] for name in names}, constants)
 
 
 def gemm(a: Any, b: Any, c: Any, *, paired: bool) -> None:

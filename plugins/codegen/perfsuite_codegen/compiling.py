@@ -16,8 +16,9 @@ from typing import Any
 
 from perfsuite import CaseError, Kernel
 
-# Options of Triton's compiler that a kernel's constants may hold beside its own arguments.
-TRITON_OPTIONS = ("num_ctas", "maxnreg", "enable_fp_fusion", "launch_pdl")
+# Options of Triton's compiler that a kernel's constants may hold beside its own arguments, and what
+# they are where nobody says.
+TRITON_OPTIONS = {"num_ctas": 1, "maxnreg": None, "enable_fp_fusion": True, "launch_pdl": False}
 # Line information holds the paths of sources, and with it the code depends on where they lie.
 TRITON_SETTINGS = {"TRITON_DISABLE_LINE_INFO": "1"}
 _SMEM = re.compile(r"(\d+) bytes smem")
@@ -56,7 +57,7 @@ def refusal(kernel: Kernel, what: str) -> CaseError:
     return CaseError(
         f"kernel {kernel.name!r} {what}",
         where=f"{kernel.function} of {kernel.file or kernel.module}",
-        remedy="correct the kernel, or what its pack's perf_kernels() says of it",
+        remedy="correct the kernel, or what its pack says of it",
     )
 
 
@@ -149,12 +150,7 @@ def _module(kernel: Kernel) -> Any:
 
 
 def _source(kernel: Kernel, module: Any) -> Any:
-    """Return what ``triton.compile`` takes; a module may make it itself by ``aot_source(kernel)``.
-
-    Gluon's descriptors need that: their layouts are objects.
-    """
-    if hasattr(module, "aot_source"):
-        return module.aot_source(kernel)
+    """Return what ``triton.compile`` takes."""
     from triton.compiler import ASTSource
 
     if kernel.language == "gluon":

@@ -153,16 +153,23 @@ def _needs(kernels: Sequence[Kernel]) -> list[Need]:
     needs = [package("triton"), package("cuda.core"), package("torch")]
     if in_cuda := [kernel.name for kernel in kernels if kernel.language == "cuda"]:
         needs.append(feature("nvrtc").when(kernel=in_cuda))
-    if (0,) < _triton_version() < READS_SM103:
+    here = _triton_version()
+    if (0,) < here < READS_SM103:
         needs.append(package(f"triton>={'.'.join(map(str, READS_SM103))}").when(target="sm_103a"))
+    too_new = {each.name: each.triton for each in kernels if (0,) < here < _numbers(each.triton)}
+    needs += [package(f"triton>={least}").when(kernel=name) for name, least in too_new.items()]
     return needs
 
 
 def _triton_version() -> tuple[int, ...]:
     try:
-        return tuple(int(part) for part in re.findall(r"\d+", metadata.version("triton"))[:2])
+        return _numbers(metadata.version("triton"))
     except metadata.PackageNotFoundError:
         return (0,)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
 def _number(target: str) -> int:

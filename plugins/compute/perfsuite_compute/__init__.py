@@ -58,11 +58,3 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Operator | perfsuite.Cla
         redundancy.redundancy,
         gemm_ladder.gemm_ladder,
     ]
-
-
-@perfsuite.hookimpl
-def perf_kernels() -> Sequence[perfsuite.Kernel]:
-    """Return the pack's kernels, to be compiled and inspected where no GPU is."""
-    from perfsuite_compute.kernels import kernels
-
-    return kernels()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kernel_codes import codes_of
 from perfsuite_compute import (
     divergence,
     gemm_ladder,
     ilp_unroll,
-    kernels_sm,
     occupancy,
 )
 from perfsuite_compute.redundancy import EACH, redundancy
@@ -22,24 +21,13 @@ import perfsuite
 CHIP = SimpleNamespace(
     max_threads_per_multi_processor=2048, shared_memory_per_multiprocessor=228 << 10
 )
-KERNELS = {kernel.name: kernel for kernel in kernels_sm.kernels()}
 Codes = dict[str, perfsuite.MachineCode]
 
 
 @pytest.fixture(scope="module")
 def codes() -> Codes:
     """Return the machine code of each kernel for sm_90."""
-    core = pytest.importorskip("cuda.core")
-    pytest.importorskip("triton")  # whose wheel has cuobjdump
-    return {name: _compiled(core, kernel) for name, kernel in KERNELS.items()}
-
-
-def _compiled(core: Any, kernel: perfsuite.Kernel) -> perfsuite.MachineCode:
-    macros = [tuple(option[2:].split("=")) for option in kernel.options] or None
-    options = core.ProgramOptions(std="c++17", arch="sm_90a", define_macro=macros)
-    program = core.Program(Path(kernel.file).read_text(encoding="utf-8"), "c++", options)
-    made = program.compile("cubin", name_expressions=(kernel.function,))
-    return perfsuite.read_code(bytes(made.code), kernel.function)
+    return {name: made.code for name, made in codes_of("compute").items()}
 
 
 def _facts(codes: Codes, name: str) -> dict[str, float]:

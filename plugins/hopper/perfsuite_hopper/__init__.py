@@ -18,11 +18,3 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Operator | perfsuite.Cla
         tma_copy.tma_copy,
         cluster_dsmem.cluster_dsmem,
     ]
-
-
-@perfsuite.hookimpl
-def perf_kernels() -> Sequence[perfsuite.Kernel]:
-    """Return the pack's kernels, with what their machine code must hold."""
-    from perfsuite_hopper.kernels import KERNELS
-
-    return KERNELS

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from perfsuite_hopper import cluster_dsmem, gemm, perf_kernels, tma_copy
+from perfsuite_hopper import cluster_dsmem, gemm, tma_copy
 
 import perfsuite
 from perfsuite.packs.load import load_pack
@@ -83,17 +83,11 @@ def test_copy_is_exact() -> None:
         assert _check(CASES["tma_copy"].build(_context(), size=size, impl="torch")) == 0
 
 
-def test_every_kernel_names_what_each_of_its_targets_must_hold() -> None:
-    for kernel in perf_kernels():
-        assert set(kernel.expects) == set(kernel.targets)
-        assert not kernel.file or Path(kernel.file).is_file()
-
-
 def test_listing_the_pack_imports_no_kernel_library() -> None:
     roots = [str(Path(perfsuite.__file__).parents[1]), str(Path(__file__).parents[1])]
     code = (
         f"import json, sys; sys.path[:0] = {roots!r}; import perfsuite_hopper as pack;"
-        "assert pack.perf_cases() and pack.perf_kernels();"
+        "assert pack.perf_cases();"
         "print(json.dumps([m for m in ('torch', 'triton', 'numpy', 'cuda') if m in sys.modules]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -2,71 +2,39 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections import Counter
-from functools import cache
 from pathlib import Path
 
 import pytest
-from hopper_sass import count, opcodes, tool, usage
-from pack_scripts import lines_of
+from kernel_codes import codes_of, kernels_of
 from perfsuite_hopper import cluster_dsmem, gemm, tma_copy
-from perfsuite_hopper.kernels import KERNELS
 
-HERE = Path(__file__).parent
 SHARED_LIMIT = 227 << 10  # bytes of shared memory that one block may have on sm_90
 SHARED_AN_SM = 228 << 10  # of which each block takes 1 KiB more than it asks for
 THREADS_AN_SM, REGISTERS_AN_SM = 2048, 65536
-CUDA = {kernel.name: kernel for kernel in KERNELS if kernel.language == "cuda"}
 
 
-Made = tuple[dict[str, int], Counter[str]]
-
-
-@cache
-def _compiled(name: str) -> Made:
-    """Return what a kernel takes and its opcodes."""
-    core = pytest.importorskip("cuda.core")
-    if tool() is None:
-        pytest.skip("cuobjdump comes with triton")
-    kernel = CUDA[name]
-    macros = [option[2:].partition("=") for option in kernel.options]
-    options = core.ProgramOptions(
-        std="c++17",
-        arch="sm_90a",
-        include_path=[str(Path(kernel.file).parent)],
-        define_macro=[(name, value) for name, _, value in macros] or None,
-    )
-    program = core.Program(Path(kernel.file).read_text(encoding="utf-8"), "c++", options)
-    made = program.compile("cubin", name_expressions=(kernel.function,))
-    with tempfile.TemporaryDirectory() as folder:
-        cubin = Path(folder) / "kernel.cubin"
-        cubin.write_bytes(bytes(made.code))
-        return usage(cubin), opcodes(cubin)[kernel.function]
-
-
-@pytest.mark.parametrize("name", CUDA)
-def test_kernel_holds_what_it_is_for_and_spills_nothing(name: str) -> None:
-    used, counts = _compiled(name)
-    assert count(counts, CUDA[name].expects["sm_90a"]) > 0
-    assert (used["STACK"], used["LOCAL"]) == (0, 0)
-    assert count(counts, "LDL") + count(counts, "STL") == 0
+@pytest.mark.parametrize("name", kernels_of("hopper"))
+def test_kernel_holds_what_it_is_for_spills_nothing_and_fits_a_block(name: str) -> None:
+    made = codes_of("hopper")[name]
+    assert made.count(made.expects) > 0
+    assert not made.spills
+    assert made.shared_bytes <= SHARED_LIMIT
 
 
 @pytest.mark.parametrize("role", ["single_role", "specialized"])
 def test_multiplications_are_the_widest_and_copies_are_bulk(role: str) -> None:
-    used, counts = _compiled(f"gemm_wgmma.{role}")
-    assert counts["HGMMA.64x256x16.F32.BF16"] == gemm.STEP // 16
-    assert count(counts, "UTMALDG") >= 2
-    assert count(counts, "LDG") == count(counts, "LDS") == 0
-    assert count(counts, "USETMAXREG") == (2 if role == "specialized" else 0)
-    assert used["REG"] <= (168 if role == "specialized" else 255)
+    made = codes_of("hopper")[f"gemm_wgmma.{role}"]
+    assert made.code.opcodes.counts["HGMMA.64x256x16.F32.BF16"] == gemm.STEP // 16
+    assert made.count("UTMALDG") >= 2
+    assert made.count("LDG", "LDS") == 0
+    assert made.count("USETMAXREG") == (2 if role == "specialized" else 0)
+    assert made.code.registers <= (168 if role == "specialized" else 255)
 
 
 def test_bulk_copy_holds_no_data_in_registers() -> None:
-    used, counts = _compiled("copy_bulk")
-    assert count(counts, "LDG") == count(counts, "STG") == 0
-    assert used["REG"] <= 32
+    made = codes_of("hopper")["copy_bulk"]
+    assert made.count("LDG", "STG") == 0
+    assert made.code.registers <= 32
 
 
 def test_blocks_fit_an_sm_as_often_as_their_launch_says() -> None:
@@ -104,16 +72,9 @@ def test_matrix_descriptor_is_that_of_the_ptx_manual() -> None:
     )
 
 
-def test_gluon_kernel_compiles_for_hopper_with_roles_and_wgmma() -> None:
-    pytest.importorskip("triton")
-    row = lines_of(HERE / "compile_gluon.py")[-1]
-    assert row["layouts"] == [True] * 3
-    kernel = next(each for each in KERNELS if each.language == "gluon")
-    assert row["constants"] == [*kernel.constants.values(), kernel.num_warps]
-    assert row["shared"] <= SHARED_LIMIT
-    assert (row["usage"]["STACK"], row["usage"]["LOCAL"]) == (0, 0)
-    counts = Counter(row["opcodes"])
-    assert counts["HGMMA.64x256x16.F32.BF16"] == gemm.STEP // 16
-    assert count(counts, "UTMALDG") == 2
-    assert count(counts, "UTMASTG") >= 1
-    assert count(counts, "USETMAXREG") > 0
+def test_gluon_kernel_has_roles_wgmma_and_bulk_copies() -> None:
+    made = codes_of("hopper")["gemm_gluon"]
+    assert made.code.opcodes.counts["HGMMA.64x256x16.F32.BF16"] == gemm.STEP // 16
+    assert made.count("UTMALDG") == 2
+    assert made.count("UTMASTG") >= 1
+    assert made.count("USETMAXREG") > 0

@@ -17,11 +17,3 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Operator | perfsuite.Cla
     from perfsuite_inference.prefill import FLASH, prefill
 
     return [prefill, FLASH, decode, GRAPH, kv_cache, PAGED, paged_attention, *CASES]
-
-
-@perfsuite.hookimpl
-def perf_kernels() -> Sequence[perfsuite.Kernel]:
-    """Return the pack's Triton kernels."""
-    from perfsuite_inference.paged_attention import kernels
-
-    return kernels()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import perfsuite
-from perfsuite import Kernel, Work, cuda, package
+from perfsuite import Work, cuda, package
 from perfsuite.gpu import DTYPES, torch
 from perfsuite_inference import reference
 from perfsuite_inference.cache import attend_gathered
@@ -112,28 +111,3 @@ def _triton(ctx: Any) -> Callable[..., Any]:
     from perfsuite_inference.paged_triton import attend_paged
 
     return attend_paged
-
-
-def kernels() -> Sequence[Kernel]:
-    """Return the case's Triton kernels as they are launched for 16 rows of 8191 tokens."""
-    kernel = partial(Kernel, language="triton", module="perfsuite_inference.paged_triton")
-    inputs = {**dict.fromkeys(("q", "k", "v"), "*bf16"), "table": "*i32", "lengths": "*i64"}
-    parts = {"sums": "*fp32", "weights": "*fp32"}
-    sizes = {"KV_HEADS": KV_HEADS, "GROUP": HEADS // KV_HEADS, "BLOCK": BLOCK, "TILE": 64}
-    return [
-        kernel(
-            name="paged_attention_part",
-            function="paged_part_kernel",
-            signature={**inputs, **parts, "most": "i32", "scale": "fp32"},
-            constants={**sizes, "D": D, "SPLITS": 4, "PADDED": 16},
-            aligned=(*inputs, *parts, "most"),
-            expects=dict.fromkeys(("sm_90a", "sm_100a", "sm_120a"), "HMMA"),
-        ),
-        kernel(
-            name="paged_attention_join",
-            function="paged_join_kernel",
-            signature={**parts, "out": "*bf16"},
-            constants={"D": D, "SPLITS": 4, "PADDED": 4},
-            aligned=(*parts, "out"),
-        ),
-    ]

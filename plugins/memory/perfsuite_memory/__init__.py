@@ -59,11 +59,3 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Operator | perfsuite.Cla
         offload.offload,
         unified.unified,
     ]
-
-
-@perfsuite.hookimpl
-def perf_kernels() -> Sequence[perfsuite.Kernel]:
-    """Return the pack's kernels, to be compiled and inspected where no GPU is."""
-    from perfsuite_memory.kernels import kernels
-
-    return kernels()

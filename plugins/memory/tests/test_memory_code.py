@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kernel_codes import codes_of, kernels_of
 from pack_scripts import lines_of
 from perfsuite_memory import (
     atomics,
     coalescing,
-    kernels,
-    kernels_access,
-    kernels_movement,
     l2_sweep,
     perf_cases,
-    perf_kernels,
     readonly_cache,
     scan_sort_topk,
     spill,
@@ -27,7 +23,6 @@ from perfsuite_memory import (
 
 import perfsuite
 
-KERNELS = {kernel.name: kernel for kernel in perf_kernels()}
 # Their builders start streams or ask the driver, or take their kernels from a CPU's libraries.
 NOT_BUILT = {"copy_overlap", "unified", "allocator", "checkpointing", "offload"}
 
@@ -65,58 +60,30 @@ def test_cases_load_the_kernels_that_are_listed() -> None:
     ctx = Loader()
     for case, axes in _variants():
         case.build(ctx, **axes)
-    cuda = [k for k in KERNELS.values() if k.language == "cuda" and k.name != "advance"]
-    listed = {(k.file, k.function, k.options) for k in cuda}
+    kernels = [each for name, each in kernels_of("memory").items() if name != "advance"]
+    listed = {(k.file, k.function, k.options) for k in kernels if k.language == "cuda"}
     assert listed - ctx.loaded == set()
 
 
-def test_triton_configurations_are_those_that_are_launched() -> None:
+def test_blocks_of_scans_and_of_the_largest_k_cover_what_they_are_given() -> None:
     pytest.importorskip("triton")
-    from perfsuite_memory import (
-        coalescing_triton,
-        gather_scatter_triton,
-        stream_triton,
-        tiled_matmul_triton,
-        topk_triton,
-        transpose_triton,
-    )
-    from perfsuite_memory import index_add_triton as adds
     from perfsuite_memory import scan_sort_topk_triton as scans
+    from perfsuite_memory import topk_triton
 
-    assert stream_triton.BLOCK == kernels.STREAM_BLOCK
-    assert stream_triton.WARPS == kernels.STREAM_WARPS
-    assert coalescing_triton.BLOCK == kernels.FIELD_BLOCK
-    assert transpose_triton.TILE == kernels.TRANSPOSE_TILE
-    assert transpose_triton.WARPS == kernels.TRANSPOSE_WARPS
-    assert tiled_matmul_triton.TILE == kernels_access.MATMUL_TILE
-    assert tiled_matmul_triton.DEPTH == kernels_access.MATMUL_DEPTH
-    assert {"BLOCK": scans.SCAN_BLOCK, "WINDOW": scans.WINDOW} == kernels_movement.SCAN
     assert scans.WINDOW >= 32 * scans.SCAN_WARPS
-    for name in ("MAXIMUM_BLOCK", "RANK_BLOCK", "MOST", "FEW"):
-        assert getattr(topk_triton, name) == getattr(kernels_movement, name)
     # All maxima of the largest array are ranked at once.
     assert topk_triton.RANK_BLOCK * topk_triton.MAXIMUM_BLOCK >= scan_sort_topk.TOP_N
     assert min(topk_triton.MOST, topk_triton.FEW) >= scan_sort_topk.K
-    assert gather_scatter_triton.ROWS == kernels_movement.GATHER_ROWS
-    assert {"ROWS": adds.ADD_ROWS, "WARPS": adds.ADD_WARPS} == kernels_movement.ADD
-    assert {"BLOCK": adds.LINK_BLOCK, "WARPS": adds.LINK_WARPS} == kernels_movement.LINK
-    assert {"ROWS": adds.SUM_ROWS, "WARPS": adds.SUM_WARPS} == kernels_movement.LIST_SUM
 
 
-@functools.cache
 def _code(name: str) -> perfsuite.MachineCode:
-    pytest.importorskip("cuda.core")
-    pytest.importorskip("triton")
-    compiling = pytest.importorskip("perfsuite_codegen.compiling")
-    binary = compiling.compile_kernel(KERNELS[name], "sm_90a")
-    return perfsuite.read_code(binary.cubin, binary.symbol)
+    found: perfsuite.MachineCode = codes_of("memory")[name].code
+    return found
 
 
-@pytest.mark.parametrize("name", sorted(KERNELS))
-def test_only_the_kernel_that_is_about_spills_spills(name: str) -> None:
-    code = _code(name)
-    spills = bool(code.stack_bytes or code.opcodes.of("LDL", "STL"))
-    assert spills == (name == "spill_center_spilled")
+def test_only_the_kernel_that_is_about_spills_spills() -> None:
+    spilling = [name for name, made in codes_of("memory").items() if made.spills]
+    assert spilling == ["spill_center_spilled"]
 
 
 VECTORS = atomics.UNROLL + 1

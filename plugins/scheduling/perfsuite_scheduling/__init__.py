@@ -55,11 +55,3 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Operator | perfsuite.Cla
         *cluster_scheduler.CASES,
         *megakernel.CASES,
     ]
-
-
-@perfsuite.hookimpl
-def perf_kernels() -> Sequence[perfsuite.Kernel]:
-    """Return the pack's CUDA C++ and Triton kernels."""
-    from perfsuite_scheduling.kernels import KERNELS
-
-    return KERNELS

@@ -170,7 +170,7 @@ def test_listing_the_cases_imports_no_kernel_library() -> None:
     roots = [str(Path(perfsuite.__file__).parents[1]), str(Path(__file__).parents[1])]
     code = (
         f"import json, sys; sys.path[:0] = {roots!r}; import perfsuite_scheduling as pack;"
-        "assert pack.perf_cases() and pack.perf_kernels();"
+        "assert pack.perf_cases();"
         "print(json.dumps([m for m in ('torch', 'triton', 'numpy', 'cuda') if m in sys.modules]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

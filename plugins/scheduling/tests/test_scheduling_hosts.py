@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kernel_codes import codes_of
 from perfsuite_scheduling import (
     cluster_scheduler,
     congruence,
@@ -22,7 +22,6 @@ from perfsuite_scheduling import (
     megakernel,
     mps_mig,
     mps_mig_child,
-    perf_kernels,
 )
 from perfsuite_scheduling.cluster_jobs import draw_jobs
 from perfsuite_scheduling.cluster_ticks import tick_through
@@ -135,27 +134,17 @@ def test_device_launch_is_linked_with_the_device_s_runtime(target: str) -> None:
     assert all(name in made for name in (b"\0parent\0", b"\0child\0", b"cnprt"))
 
 
-@pytest.fixture(scope="module")
-def layer() -> Counter[str]:
-    """Return the opcodes of the decode layer's kernel for Hopper, modifiers included."""
-    pytest.importorskip("cuda.core")
-    pytest.importorskip("triton")
-    from compile_kernels import compile_cuda, opcodes_of
-
-    (kernel,) = (each for each in perf_kernels() if each.name.startswith("megakernel"))
-    return Counter(opcodes_of(compile_cuda(kernel, "sm_90a")[0], kernel.function))
-
-
-def test_decode_layer_streams_weights_in_vectors_past_the_first_cache(layer: Counter[str]) -> None:
-    streamed = {name: n for name, n in layer.items() if ".NA." in name and ".128" in name}
+def test_decode_layer_streams_weights_in_vectors_past_the_first_cache() -> None:
+    made = codes_of("scheduling")["megakernel.decode_layer"]
+    counts = made.code.opcodes.counts.items()
+    streamed = {name: n for name, n in counts if ".NA." in name and ".128" in name}
     # Four products: what is begun ahead of the barrier and what the loop goes on with.
     assert sum(streamed.values()) == 4 * 2 * 2 * 4
-    assert sum(n for name, n in layer.items() if name.startswith("UBLKPF.L2")) >= 4
+    assert sum(n for name, n in counts if name.startswith("UBLKPF.L2")) >= 4
 
 
-def test_decode_layer_meets_four_times_and_spills_nothing(layer: Counter[str]) -> None:
-    assert sum(n for name, n in layer.items() if name.startswith("ATOMG")) == 4
-    assert not any(name.startswith(("LDL", "STL")) for name in layer)
+def test_decode_layer_meets_four_times() -> None:
+    assert codes_of("scheduling")["megakernel.decode_layer"].count("ATOMG") == 4
 
 
 def test_decode_layer_in_operators_is_right_and_a_wrong_position_is_refused() -> None:

@@ -4,61 +4,41 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kernel_codes import codes_of
 from perfsuite_scheduling import (
     driver_graph,
     graph_conditional,
     graph_params,
     grid_sync,
-    kernels_sync,
     stream_priority,
 )
 from sync_played import PlayedContext, PlayedGraph
 
 import perfsuite
 
-KERNELS = {kernel.name: kernel for kernel in kernels_sync.KERNELS}
 
-
-@pytest.fixture(scope="module")
-def codes() -> dict[str, perfsuite.MachineCode]:
-    """Return the machine code of each kernel for sm_90."""
-    core = pytest.importorskip("cuda.core")
-    pytest.importorskip("triton")  # whose wheel has cuobjdump
-    found = {}
-    for name, kernel in KERNELS.items():
-        macros = [tuple(option[2:].split("=")) for option in kernel.options]
-        options = core.ProgramOptions(std="c++17", arch="sm_90a", define_macro=macros)
-        program = core.Program(Path(kernel.file).read_text(encoding="utf-8"), "c++", options)
-        made = program.compile("cubin", name_expressions=(kernel.function,))
-        found[name] = perfsuite.read_code(bytes(made.code), kernel.function)
-    return found
-
-
-def test_a_cluster_alone_needs_no_counter(codes: dict[str, perfsuite.MachineCode]) -> None:
-    atomics = {name: codes[name].opcodes.of("ATOMG") for name in codes if "grid_sync" in name}
-    assert atomics == {
+def test_a_cluster_alone_needs_no_counter() -> None:
+    codes = {name: made for name, made in codes_of("scheduling").items() if "grid_sync" in name}
+    assert {name: made.count("ATOMG") for name, made in codes.items()} == {
         "grid_sync.steps_8": 1,
         "grid_sync.steps_128": 1,
         "grid_sync.steps_cluster_8": 0,
         "grid_sync.steps_cluster_128": 1,
     }
     for blocks in (8, 128):
-        found = codes[f"grid_sync.steps_cluster_{blocks}"].opcodes
-        assert found.of("UCGABAR_ARV") == found.of("UCGABAR_WAIT") >= 1
-        assert found.of("CCTL") >= found.of("UCGABAR_WAIT")  # what was cached is read again
+        found = codes[f"grid_sync.steps_cluster_{blocks}"]
+        assert found.count("UCGABAR_ARV") == found.count("UCGABAR_WAIT") >= 1
+        assert found.count("CCTL") >= found.count("UCGABAR_WAIT")  # what was cached is read again
 
 
-def test_condition_is_set_by_a_call_and_nothing_spills(
-    codes: dict[str, perfsuite.MachineCode],
-) -> None:
-    assert codes["graph_conditional.decide"].opcodes.of("CALL") == 1
-    assert codes["graph_conditional.euclid_step"].opcodes.of("STG") == 3
-    assert [name for name in codes if perfsuite.facts_of(codes[name])["spill_bytes"]] == []
+def test_condition_is_set_by_a_call() -> None:
+    codes = codes_of("scheduling")
+    assert codes["graph_conditional.decide"].count("CALL") == 1
+    assert codes["graph_conditional.euclid_step"].count("STG") == 3
 
 
 def _is_right(workload: Any) -> bool:
