@@ -132,7 +132,9 @@ def test_what_a_builder_loads_is_recorded_with_its_file_and_options(
     assert list(record.of_cuda(loaded, HERE)) == []
 
 
-@pytest.mark.parametrize("name", ["compute", "hopper"])
+@pytest.mark.parametrize(
+    "name", ["blackwell", "compute", "hopper", "inference", "memory", "scheduling"]
+)
 def test_file_of_a_pack_is_as_it_would_be_written(name: str) -> None:
     folder = HERE.parents[1] / name / f"perfsuite_{name}"
     loaded = load_pack(name, f"module:perfsuite_{name}@{folder.parent}").pack.kernels
