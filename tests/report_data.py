@@ -139,9 +139,9 @@ REASONS = {
     Status.WRONG: "relative error 0.31, allowed 0.01",
     Status.ERROR: "OutOfMemoryError: tried to allocate 64.00 GiB",
     Status.DISTURBED: "27 % of the samples voided: load by others up to 34 %",
-    Word.SLOWER: "slower by {:+.2%} at least, threshold 0.25 %",
-    Word.FASTER: "faster by {:+.2%} at least, threshold 0.25 %",
-    Word.UNCLEAR: "{:+.2%} is neither inside the gate nor beyond the threshold",
+    Word.SLOWER: "{:.2%} slower, threshold 0.25 %",
+    Word.FASTER: "{:.2%} faster, threshold 0.25 %",
+    Word.UNCLEAR: "a change of {:.2%} is neither inside the fail limit nor beyond the threshold",
     Word.OVER_BUDGET: "152.7 us, budget 150 us",
     Word.NEW: "no baseline for this variant",
 }
@@ -239,7 +239,7 @@ def verdict_of(told: Told) -> Verdict | None:
     return Verdict(
         variant=variant_of(told).id,
         word=told.word,
-        reason=REASONS.get(told.word, "as it is").format(told.theta),
+        reason=REASONS.get(told.word, "as it is").format(abs(told.theta)),
         changes=(change_of(told),) if has_change else (),
         source="baseline nvidia-h200",
         confirmation=Confirmation.FRESH if told.word.moved else Confirmation.NONE,

@@ -74,7 +74,8 @@ def test_what_is_unclear_is_told_how_it_is_decided(tmp_path: Path) -> None:
     assert any(line.endswith(" --perf-against=REV") for line in lines)
     against = structs.replace(outcome.run, against=Revision(commit="abc", name="HEAD"))
     lines = closed(replace(outcome, run=against), replace(OPTIONS, report=tmp_path)).lines
-    assert lines[-1] == f"  {outcome.run.command} --perf-processes=12"
+    assert lines[-1].startswith("  pytest --perf --perf-select 'memory.h2d[")
+    assert lines[-1].endswith(" --perf-processes=12")
     assert not any("REV" in line or "accept" in line for line in lines)
 
 

@@ -62,8 +62,8 @@ HOSTILE = (
 )
 COPY, SLOWER, UNCLEAR, CRASHED = STORY[0], STORY[1], STORY[12], STORY[24]
 EVERYTHING = (
-    "4 failed, 1 over budget, 3 slower, 1 disturbed, 2 unclear of 28 variants; "
-    "1 claim broken, 3 skipped"
+    "7 of 28 variants fail: 1 wrong, 1 crashed, 1 timed out, 1 error, 1 over budget, 2 slower; "
+    "not failing: 1 slower, 1 disturbed, 2 unclear; 1 claim fails, 3 skipped"
 )
 
 
@@ -370,11 +370,12 @@ def test_the_first_screen_is_the_answer() -> None:
     assert commit.replace("commit/", "compare/41b7c2d9e6f0...") in page.values("href")
     assert f"commit [9c1e4f70a2b8]({commit})" in files.comment(read(run, baselines=entries))
     told = answer(read(run, baselines=entries, source="baseline nvidia-h200"))
-    assert "memory.stream 2 of 3 slower by 2.1 % fails" in told
+    assert "memory.stream 2 of 3 slower by 2.1 % 2 fail" in told
     assert "1 unchanged. A change of 0.23 % would have been seen." in told
     assert "9c1e4f70a2b8 against 41b7c2d9e6f0, baseline nvidia-h200, measured 2026-11-20" in told
     assert "torch 2.10.0 \u2192 2.11.0" in told
-    again = "pytest --perf --perf-select pack=memory,case=stream --perf-tier=nightly"
+    names = "memory.stream[op=copy,n=1] memory.stream[op=copy,n=2]"
+    again = f"pytest --perf --perf-select '{names}' --perf-tier=nightly"
     assert f"{again} --perf-against=41b7c2d9e6f0" in told
     assert "git diff 41b7c2d9e6f0 9c1e4f70a2b8 -- plugins/memory/perfsuite_memory" in told
 
@@ -686,7 +687,7 @@ def commands(run_view: RunView, folder: Path) -> list[str]:
 def test_a_failure_is_an_error_at_the_line_of_its_case(tmp_path: Path) -> None:
     run_view = read_of(SLOWER)
     title = "title=memory.stream[op=copy%2Cn=268435456]%3A slower by 2.1\u202f%25"
-    slower = f"{title}::slower by +2.13%25 at least, threshold 0.25 %25"
+    slower = f"{title}; fails::2.13%25 slower, threshold 0.25 %25"
     first, _ = commands(run_view, tmp_path)
     assert first == f"::error {slower}"
     file = tmp_path / SOURCE_FILE
@@ -748,7 +749,7 @@ def test_of_many_items_ten_are_told_and_long_texts_are_cut() -> None:
     run_view = read(run, baselines={})
     lines = terminal.summary(run_view, width=90)
     # As one of a group, and in the table of numbers.
-    assert lines.count("  memory.stream: all 20 slower by 2.1 %") == 1
+    assert lines.count("  memory.stream: all 20 slower by 2.1 %; 20 fail") == 1
     assert sum(line.startswith("  slower ") for line in lines) == 20
     assert lines[-1] == "note: 2 more: see the report"
     assert max(map(len, lines)) <= 90
@@ -766,7 +767,7 @@ def test_what_is_unclear_is_told_with_the_load_of_others() -> None:
     loaded = replace(process, blocks=(replace(process.blocks[0], health=loud),))
     results = tuple(replace(each, evidence=(loaded,)) for each in quiet.results)
     cause = replace(quiet, results=results).cause
-    told = "load by others up to 34 %; a change of 6.28 % or more would be found"
+    told = "load by others up to 34 %; the change lies within -4 to +6 %; that decides nothing against the threshold of 0.25 %"
     assert terminal.plain(cause) == told
     assert terminal.plain(quiet.cause) == told.partition("; ")[2]
 

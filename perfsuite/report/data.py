@@ -391,14 +391,15 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
         """The command that measures the variant again as in this run, and accepts nothing."""
         return self.again(self.id)
 
-    def again(self, select: str) -> str:
+    def again(self, select: str, *options: str) -> str:
         """Return the command that measures what is selected again, in the variant's tier."""
-        kept = list(_kept(self.run.command))
+        names = {option.partition("=")[0] for option in options}
+        kept = [o for o in _kept(self.run.command) if o.partition("=")[0] not in names]
         if self.run.against:
             kept.append(f"--perf-against={self.run.against.name}")
         if self.variant.tier is not Tier.SMOKE:
             kept.append(f"--perf-tier={self.variant.tier.value}")
-        return view.command(select, *kept)
+        return view.command(select, *kept, *options)
 
     @property
     def base(self) -> tuple[str, str]:
@@ -471,8 +472,9 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
                 told.append(self.reason)
             else:
                 told += [view.sentence(each) for each in reasons if each.kind in DOUBTS]
-                found = {"share": self.telling.detectable}
-                told.append(view.sentence(Reason("detectable", found)))
+                found, most = self.telling, view.share(self.telling.threshold)
+                told.append(f"the change lies within {view.interval(found.low, found.high)}")
+                told.append(f"that decides nothing against the threshold of {most}")
         else:
             # What stands last is cut off first.
             explained = self.explanation.text
@@ -573,6 +575,17 @@ class ClaimView(NamedTuple):
     faster: VariantView | None
     than: VariantView | None
 
+    @property
+    def outcome(self) -> str:
+        """What was found against what, and whether that fails the run."""
+        found, asked = view.ratio(self.verdict.ratio), view.ratio(self.verdict.required)
+        told, one = f"{found} found, {asked} claimed", self.instance
+        if one and one.metric:
+            told = f"{one.metric} of {one.than} is {found} that of {one.faster}, {asked} claimed"
+        elif one:
+            told = f"{one.faster} is {found} as fast as {one.than}, {asked} claimed"
+        return f"broken: {told}; {'fails' if self.verdict.fails else 'does not fail the run'}"
+
 
 @dataclass(frozen=True)
 class RunView:
@@ -651,9 +664,9 @@ class RunView:
         return {pack: grouped(claims, title) for pack, claims in packs.items()}
 
     @property
-    def broken(self) -> list[ClaimVerdict]:
+    def broken(self) -> list[ClaimView]:
         """The claims whose ratio was not reached."""
-        return [one.verdict for one in self.claims if one.verdict.word is ClaimWord.BROKEN]
+        return [one for one in self.claims if one.verdict.word is ClaimWord.BROKEN]
 
     @cached_property
     def fails(self) -> bool:
@@ -688,24 +701,28 @@ class RunView:
     @cached_property
     def headline(self) -> str:
         """The outcome of the run in one sentence, what needs a reader first."""
-        failed = sum(number for one, number in self.tallies if one.tone == "fail")
-        urgent, quiet, rest = [f"{failed} failed"] if failed else [], list[str](), list[str]()
-        for one, number in self.tallies:
-            if one.tone != "fail":
-                place = rest if one.tone == "skip" else urgent if one.is_urgent else quiet
-                place.append(f"{view.number(number, 0)} {one.word.replace('-', ' ')}")
+        failing = tallies(one.mark for one in self.variants if one.fails)
+        failed, urgent, quiet, rest = list[str](), list[str](), list[str](), list[str]()
+        failed += [view.counted(one, number) for one, number in failing]
+        for one, number in tallies(one.mark for one in self.variants if not one.fails):
+            place = rest if one.tone == "skip" else urgent if one.is_urgent else quiet
+            place.append(view.counted(one, number))
         excepted = sum(bool(one.verdict and one.verdict.excepted) for one in self.variants)
         rest = [f"{excepted} excepted", *rest] if excepted else rest
         ran = view.count(len(self.ran), "variant")
         first = ", ".join(quiet) or "No variant ran"
-        if urgent:
+        if failed:
+            total = view.number(sum(number for _, number in failing), 0)
+            first = "; not failing: ".join(filter(None, map(", ".join, (failed, urgent))))
+            first = f"{total} of {ran} {'fails' if total == '1' else 'fail'}: {first}"
+        elif urgent:
             first = f"{', '.join(urgent)} of {ran}"
         elif self.ran and self.counts["same"] == len(self.ran):
             first = f"No change in {ran}"
         elif self.ran and self.counts["new"] == len(self.ran):
             first = f"{view.count(len(self.ran), 'new variant')}, nothing to compare with yet"
         broken = sum(claim.fails for claim in self.run.claims)
-        rest = [f"{view.count(broken, 'claim')} broken", *rest] if broken else rest
+        rest = [f"{view.count(broken, 'claim fails', 'claims fail')}", *rest] if broken else rest
         return "; ".join([*self.gaps, first, *filter(None, [", ".join(rest)])])
 
     @property

@@ -294,7 +294,7 @@ def _markdown(run_view: RunView, rows: int, *, is_comment: bool = False) -> str:
     # What fails or is in doubt stands before a broken claim, what is only faster behind it.
     told = [_row(each) for each in loud if each.mark.is_urgent]
     told += [
-        (view.mark(one.word.value), one.claim, _found(one), one.reason) for one in run_view.broken
+        (one.mark, one.verdict.claim, one.outcome, one.verdict.reason) for one in run_view.broken
     ]
     told += [_row(each) for each in loud if not each.mark.is_urgent]
     page = markdown_templates().get_template("summary.md.j2")
@@ -310,12 +310,8 @@ def _markdown(run_view: RunView, rows: int, *, is_comment: bool = False) -> str:
 
 def _row(group: Group) -> tuple[Mark, str, str, str]:
     """Return what a group is, how much it changed and why."""
-    much = "; ".join(filter(None, [group.outcome, group.rest]))
+    much = "; ".join(filter(None, [group.outcome, group.failing, group.rest]))
     return group.mark, group.name, much, group.cause
-
-
-def _found(claim: ClaimVerdict) -> str:
-    return f"broken: {view.ratio(claim.ratio)} found, {view.ratio(claim.required)} asked for"
 
 
 @cache

@@ -15,6 +15,20 @@ from perfsuite.report.view import Mark
 MOST_FACTS = 4
 # A range of changes is read to a tenth of a percent.
 FINEST = 0.005
+# So few variants are selected by name, where no expression takes them alone.
+MOST_NAMED = 4
+# What to do about variants of a word, beside the command that measures them again.
+TODO = {
+    "wrong": "repair the result, then measure it again",
+    "crashed": "read its output, repair it, then measure it again",
+    "timed-out": "find what hangs, repair it, then measure it again",
+    "error": "correct the case's code, then measure it again",
+    "over-budget": "make it faster or change its budget, then measure it again",
+    "slower": "find the cause, then measure it again",
+    "environment": "undo what changed on the machine, then measure it again",
+    "disturbed": "end other work on this device, then measure it again",
+    "unclear": "end other work on this device, then take more processes",
+}
 STAYED = {word.value for word in Word if word.stayed}
 
 
@@ -88,6 +102,17 @@ class Group(NamedTuple):
         return any(one.fails for one in self.views)
 
     @property
+    def failing(self) -> str:
+        """How many of them fail the run, where one does."""
+        count = sum(one.fails for one in self.views)
+        return "" if not count else "fails" if len(self.views) == 1 else f"{count} fail"
+
+    @property
+    def todo(self) -> str:
+        """What to do about them; nothing where nobody has to act."""
+        return TODO.get(self.mark.word, "")
+
+    @property
     def name(self) -> str:
         """What they are called together."""
         return self.alike.name
@@ -142,12 +167,19 @@ class Group(NamedTuple):
     @property
     def command(self) -> str:
         """The command that measures them again."""
-        if len(self.views) == 1:
-            return self.first.command
         tiers, case = list(Tier), self.first.variant.case
         rarest = max(self.views, key=lambda one: tiers.index(one.variant.tier))
-        select = [f"pack={case.pack}", f"case={case.name}", *self.alike.axes]
-        return rarest.again(",".join(select))
+        select = ",".join([f"pack={case.pack}", f"case={case.name}", *self.alike.axes])
+        whole = len(self.views) == self.alike.total > 1
+        if not whole and len(self.views) <= MOST_NAMED:
+            select = " ".join(one.id for one in self.views)
+        return rarest.again(select, *self._more)
+
+    @property
+    def _more(self) -> list[str]:
+        settings = self.first.run.settings
+        more = 2 * max(settings.processes, settings.confirm_processes)
+        return [f"--perf-processes={more}"] if self.mark.word == "unclear" else []
 
     @property
     def rest(self) -> str:
@@ -155,7 +187,7 @@ class Group(NamedTuple):
         if not self.others or not self.size:
             return ""
         seen = f", {view.share(self.detectable)} would have been seen" if self.detectable else ""
-        return f"{view.count(self.others, 'other')} unchanged{seen}"
+        return f"{view.count(self.others, 'other')} of {self.alike.case} unchanged{seen}"
 
 
 def common(sides: Sequence[Iterable[Fact]]) -> Iterator[str]:
@@ -227,10 +259,6 @@ def _beside(run_view: RunView, moved: Group) -> Iterator[Step]:
         rev, what = (old, "") if is_known else ("REV", "; REV is the commit")
         told = f"measure the baseline's commit and this code now, alternating{what}"
         yield Step(told, f"{moved.command} --perf-against={rev}")
-    elif run_view.counts["unclear"]:
-        more = 2 * max(run.settings.processes, run.settings.confirm_processes)
-        told = "to decide what is unclear, take more processes"
-        yield Step(told, f"{run.command} --perf-processes={more}")
     if is_known and "/" in file and old != now:
         shas = [old, *([] if run.is_dirty else [now])]
         diff = f"git diff {' '.join(shas)} -- {file.rpartition('/')[0]}"

@@ -95,6 +95,11 @@ def mark(word: str) -> Mark:
     return MARKS.get(word) or Mark(word, "•", "other", "", len(MARKS))
 
 
+def counted(one: Mark, count: int) -> str:
+    """Return how many variants have a word."""
+    return f"{number(count, 0)} {one.word.replace('-', ' ')}"
+
+
 def tallies(marks: Iterable[Mark]) -> list[tuple[Mark, int]]:
     """Return how often each mark occurs, what needs a reader first."""
     return sorted(Counter(marks).items(), key=lambda tally: tally[0].rank)
