@@ -391,8 +391,9 @@ class Work(Record, frozen=True):
 
     ``rate_dtype`` names the tensor-core or vector rate the operations run at ("bf16", "fp8",
     "fp32", ...). ``link`` is what the bytes travel on: "hbm", "pcie" or "nvlink"; or what on the
-    chip hands them over: "l2" or "shared". ``kernels`` are run one behind the other where that is
-    what takes the time; ``start`` says from where: "launch", a stream, or "graph_node", a graph.
+    chip hands them over, "l2" or "shared". A link of no known rate has no ceiling. ``kernels`` are
+    run one behind the other where that is what takes the time; ``start`` says from where: "launch",
+    a stream, or "graph_node", a graph.
     """
 
     read_bytes: float = 0

@@ -78,6 +78,8 @@ def pytest_configure(config: pytest.Config) -> None:
                 what = "a case module" if is_module else "a variant"
                 raise pytest.UsageError(f"{arg} is {what}\n  do: add --perf")
         return
+    if config.getoption("help"):  # nothing is run, and not all options are read
+        return
     _refuse_other_root(config)
     config.pluginmanager.register(PerfSession(config), "perfsuite-session")
 

@@ -512,22 +512,13 @@ def test_without_side_a_fresh_processes_confirm(elsewhere: Path) -> None:
     assert "squashed" in kinds(verdicts(run)["two"])
 
 
-def test_what_fails_beside_a_run_costs_it_no_verdict(
-    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_fails_beside_a_run_costs_it_no_verdict(elsewhere: Path) -> None:
     write(elsewhere, speed=A_LITTLE_SLOWER)
     (elsewhere / ".perfsuite").mkdir()
     (elsewhere / ".perfsuite" / "settled").touch()
     unclear = verdicts(measure(elsewhere).run)["two"]
     assert unclear.word is Word.UNCLEAR
     assert "no_build" in kinds(unclear)
-    (elsewhere / ".perfsuite" / "settled").unlink()
-    monkeypatch.setattr("perfsuite.run.run.by_source", _stop)
-    with pytest.raises(KeyboardInterrupt):
-        measure(elsewhere)
-    monkeypatch.undo()
-    resumed = measure(elsewhere, resume=True)
-    assert words(resumed.run)["two"] == "slower"
 
 
 @pytest.mark.parametrize("where", ["RunFile.finish", "_Work._answer"])

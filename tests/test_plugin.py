@@ -206,11 +206,11 @@ def test_a_run_reports_each_variant_as_it_ended(
             "wrong: output differs from the reference: 8 of 8 elements are wrong, *",
             "  again *pytest --perf --perf-select 'acme.wrong?n=1?' *--perf-device=fake*",
             "4 variants on *: 1 wrong, 2 new, 1 skipped",
-            "  acme.wrong?n=1?: wrong",
+            "  acme.wrong?n=1?: wrong; fails",
             "      output differs *",
             "report: reports/*/index.html",
             # The line of the case's decorator, in the pack's file.
-            "::error file=acme.py,line=20,title=acme.wrong[[]n=1[]]%3A wrong::*",
+            "::error file=acme.py,line=20,title=acme.wrong[[]n=1[]]%3A wrong; fails::*",
         ]
     )
     assert step.read_text("utf-8").startswith("### ❌ acme.wrong")
@@ -237,6 +237,10 @@ def test_a_run_reports_each_variant_as_it_ended(
     own = [line for line in lines[start:] if not line.startswith("=")]
     assert not any(line.startswith(("FAILED", "PASSED", "SKIPPED")) for line in own)
     assert any("acme.double[impl=good]" in line and "new 100 us" in line for line in lines)
+
+
+def test_help_is_shown_with_perf_too(project: pytest.Pytester) -> None:
+    perf(project, "-h").stdout.fnmatch_lines(["*--perf-tier=*"])
 
 
 def test_a_second_run_is_compared_with_the_first(

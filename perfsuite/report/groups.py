@@ -170,16 +170,13 @@ class Group(NamedTuple):
         tiers, case = list(Tier), self.first.variant.case
         rarest = max(self.views, key=lambda one: tiers.index(one.variant.tier))
         select = ",".join([f"pack={case.pack}", f"case={case.name}", *self.alike.axes])
-        whole = len(self.views) == self.alike.total > 1
-        if not whole and len(self.views) <= MOST_NAMED:
+        if len(self.views) == 1 or len(self.views) < min(self.alike.total, MOST_NAMED + 1):
             select = " ".join(one.id for one in self.views)
-        return rarest.again(select, *self._more)
-
-    @property
-    def _more(self) -> list[str]:
+        if self.mark.word != "unclear":
+            return rarest.again(select)
         settings = self.first.run.settings
         more = 2 * max(settings.processes, settings.confirm_processes)
-        return [f"--perf-processes={more}"] if self.mark.word == "unclear" else []
+        return rarest.again(select, f"--perf-processes={more}")
 
     @property
     def rest(self) -> str:
@@ -234,17 +231,11 @@ def advice(run_view: RunView) -> Iterator[Step]:
     run, words = run_view.run, run_view.counts
     loud = [one for one in groups_of(run_view) if not one.mark.is_quiet]
     bad = [one for one in loud if one.mark.tone == "fail"]
-    moved = [one for one in loud if one.mark.is_urgent and one.mark.word != "disturbed"]
-    moved = sorted((m for m in moved if m not in bad), key=lambda one: one.mark.word != "slower")
-    if bad:
-        yield Step(f"repair what fails, then measure it again: {bad[0].name}", bad[0].command)
-    elif moved:
-        yield Step(f"measure again: {moved[0].name}", moved[0].command)
+    moved = [m for m in loud if m.mark.is_urgent and m.mark.word != "disturbed" and m not in bad]
+    moved = sorted(moved, key=lambda one: one.mark.word != "slower")
     if moved:
         yield from _beside(run_view, moved[0])
-    if words["disturbed"]:
-        yield Step("end other work on this machine, then measure again", run.command)
-    elif not (run.against or bad):
+    if not (run.against or bad or words["disturbed"]):
         yield from _accepted(run_view, {one.mark.tone for one in loud})
     if run_view.broken:
         yield Step("read which claims no longer hold, then measure again", run.command, "#claims")
@@ -257,7 +248,7 @@ def _beside(run_view: RunView, moved: Group) -> Iterator[Step]:
     old, now, file = view.commit(base), view.commit(run.commit), moved.first.variant.case.file
     if not run.against:
         rev, what = (old, "") if is_known else ("REV", "; REV is the commit")
-        told = f"measure the baseline's commit and this code now, alternating{what}"
+        told = f"measure {moved.name} now and at its baseline's commit, alternating{what}"
         yield Step(told, f"{moved.command} --perf-against={rev}")
     if is_known and "/" in file and old != now:
         shas = [old, *([] if run.is_dirty else [now])]
