@@ -25,6 +25,7 @@ from perfsuite.workers.units import _busy, _limited, lock
 STEADY = Path(__file__).parent / "packs" / "steady.py"
 PACK = ("--pack", str(STEADY))
 A, B = "20261121-103000-3f2a", "20261122-103000-77aa"
+C = "20261123-103000-77aa"
 
 Command = Callable[..., tuple[int, str]]
 
@@ -72,11 +73,20 @@ def test_a_run_file_that_leads_elsewhere_or_is_none_is_named(
     assert (code, "there is no such file: File name too long" in said) == (2, True)
 
 
-def test_list_shows_variants_in_whole(perfsuite: Command) -> None:
+def test_list_shows_variants_in_whole_and_counts_them(perfsuite: Command, project: Path) -> None:
     for text in ("pack=steady,n<=200", "steady and not 400"):
         code, said = perfsuite("list", *PACK, "--select", text)
         assert (code, "3 variants" in said, "steady.double[n=200]" in said) == (0, True, True)
     assert said.count("Double eight numbers") == 1
+    store(project, finished({"steady.double": 100.0}, run_id=C))
+    perfsuite("baseline", "accept", C, "--reason", "x")
+    path = project / "baselines" / "nvidia-h200" / "steady.json"
+    version = '"case_version": 1'
+    # Where the baseline has another version of the case, it is of other work.
+    for old, new, share in (("1024", "200", "1 (33 %)"), (version, version[:-1] + "2", "0 (0.0")):
+        path.write_text(path.read_text("utf-8").replace(old, new), encoding="utf-8")
+        code, said = perfsuite("list", *PACK, "--select", "n<=200", "--coverage")
+        assert (code, share in said, "nvidia-h200" in said) == (0, True, True), said
 
 
 FORMS = ("memory.copy[n=1024]", "*.c?py*", "memory and not softmax", "case=copy,n>=1e3")

@@ -75,6 +75,7 @@ from perfsuite.store.baselines import (
     Root,
     differences,
     packs_in,
+    read_all,
     read_sku,
     sku_folder,
     skus_in,
@@ -167,9 +168,20 @@ def say_broken(packs: Sequence[Pack]) -> bool:
 
 
 @app.command("list")
-def list_variants(tier: TierOption = Tier.SMOKE, select: Select = "", pack: Packs = None) -> None:
+def list_variants(
+    tier: TierOption = Tier.SMOKE,
+    select: Select = "",
+    pack: Packs = None,
+    *,
+    coverage: Annotated[
+        bool, typer.Option("--coverage", help="Count those with a baseline, by pack and SKU")
+    ] = False,
+) -> None:
     """List the variants of a tier. Exit code 1 if a pack cannot be listed."""
     project = find_project(pack, tier=tier, select=select).chosen()
+    if coverage:
+        say_coverage(with_baselines(project, None))
+        raise typer.Exit(1 if say_broken(project.packs) else 0)
     seen: set[tuple[str, str]] = set()
     rows = []
     for each in project.variants:
@@ -181,6 +193,24 @@ def list_variants(tier: TierOption = Tier.SMOKE, select: Select = "", pack: Pack
         rows.append((each.id, each.tier.value, needs, doc))
     say_table(f"{len(rows)} variants", ("variant", "from tier", "needs", "what"), rows)
     raise typer.Exit(1 if say_broken(project.packs) else 0)
+
+
+def say_coverage(project: Config) -> None:
+    """Say how many variants of each pack have a baseline of their case's version, by SKU."""
+    every = {each.id: each for each in project.variants}
+    held: dict[str, set[str]] = {}
+    for folder in (root / slug for root in project.baselines for slug in skus_in(root)):
+        entries = {n: e for n, e in read_all(folder).items() if n in every}
+        own = {n for n, e in entries.items() if e.case_version == every[n].case.version}
+        held[folder.name] = held.get(folder.name, set()) | own
+    rows = []
+    for pack in [*sorted({each.pack for each in every.values()}), "all"]:
+        own = {name for name, each in every.items() if pack in {each.pack, "all"}}
+        known = own & set().union(*held.values())
+        counts = [str(len(own & each) or view.NOTHING) for each in held.values()]
+        share = f"{len(known)} ({view.share(len(known) / len(own))})"
+        rows.append((pack, str(len(own)), share, *counts))
+    say_table("Variants with a baseline", ("pack", "variants", "with one", *held), rows)
 
 
 @app.command()
