@@ -27,7 +27,7 @@ TODO = {
     "slower": "find the cause, then measure it again",
     "environment": "undo what changed on the machine, then measure it again",
     "disturbed": "end other work on this device, then measure it again",
-    "unclear": "end other work on this device, then take more processes",
+    "unclear": "measure it in more processes",
 }
 STAYED = {word.value for word in Word if word.stayed}
 
