@@ -170,7 +170,7 @@ def test_what_is_unclear_is_told_by_its_doubts(run_view: RunView) -> None:
         for one in run_view.variants
         if one.variant.id.startswith("memory.h2d[mb=256,pinned=false")
     )
-    assert "or more would be found" in unclear.cause
+    assert "decides nothing against the threshold" in unclear.cause
     assert "copy_rows" not in unclear.cause
 
 

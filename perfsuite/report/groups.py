@@ -76,7 +76,8 @@ def alike(chosen: Iterable[str], every: Iterable[str]) -> Iterator[Alike]:
             shared = [axis for axis in axes[some[0]] if axis in common and counts[axis] < len(axes)]
             total = sum(set(shared) <= set(own) for own in axes.values())
             yield Alike(case, tuple(shared), tuple(some), total)
-            left = [one for one in left if one not in set(some)]
+            gone = set(some)
+            left = [one for one in left if one not in gone]
 
 
 class Group(NamedTuple):
