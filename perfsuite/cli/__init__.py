@@ -196,7 +196,7 @@ def list_variants(
 
 
 def say_coverage(project: Config) -> None:
-    """Say how many variants of each pack have a baseline of their case's version, by SKU."""
+    """Say how many variants of each pack have a baseline here, of their case's version, by SKU."""
     every = {each.id: each for each in project.variants}
     held: dict[str, set[str]] = {}
     for folder in (root / slug for root in project.baselines for slug in skus_in(root)):
@@ -208,7 +208,7 @@ def say_coverage(project: Config) -> None:
         own = {name for name, each in every.items() if pack in {each.pack, "all"}}
         known = own & set().union(*held.values())
         counts = [str(len(own & each) or view.NOTHING) for each in held.values()]
-        share = f"{len(known)} ({view.share(len(known) / len(own))})"
+        share = f"{len(known)} ({view.share(len(known) / max(1, len(own)))})"
         rows.append((pack, str(len(own)), share, *counts))
     say_table("Variants with a baseline", ("pack", "variants", "with one", *held), rows)
 

@@ -18,7 +18,7 @@ FINEST = 0.005
 # So few variants are selected by name, where no expression takes them alone.
 MOST_NAMED = 4
 # What to do about variants of a word, beside the command that measures them again.
-TODO = {
+REMEDIES = {
     "wrong": "repair the result, then measure it again",
     "crashed": "read its output, repair it, then measure it again",
     "timed-out": "find what hangs, repair it, then measure it again",
@@ -109,9 +109,9 @@ class Group(NamedTuple):
         return "" if not count else "fails" if len(self.views) == 1 else f"{count} fail"
 
     @property
-    def todo(self) -> str:
+    def remedy(self) -> str:
         """What to do about them; nothing where nobody has to act."""
-        return TODO.get(self.mark.word, "")
+        return REMEDIES.get(self.mark.word, "")
 
     @property
     def name(self) -> str:
@@ -216,7 +216,7 @@ def groups_of(run_view: RunView) -> list[Group]:
             seen = max((one.telling.detectable for one in others if one.telling), default=None)
             members = tuple(ran[name] for name in each.members)
             found.append(Group(mark, each, members, len(others), seen))
-    return sorted(found, key=lambda one: (one.mark.rank, -len(one.views)))
+    return sorted(found, key=lambda one: (not one.fails, one.mark.rank, -len(one.views)))
 
 
 class Step(NamedTuple):
@@ -248,7 +248,7 @@ def _beside(run_view: RunView, moved: Group) -> Iterator[Step]:
     is_known = bool(base) and "-" not in base
     old, now, file = view.commit(base), view.commit(run.commit), moved.first.variant.case.file
     if not run.against:
-        rev, what = (old, "") if is_known else ("REV", "; REV is the commit")
+        rev, what = (old, "") if is_known else ("REV", "; write that commit for REV")
         told = f"measure {moved.name} now and at its baseline's commit, alternating{what}"
         yield Step(told, f"{moved.command} --perf-against={rev}")
     if is_known and "/" in file and old != now:

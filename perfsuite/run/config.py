@@ -349,7 +349,7 @@ class Config:
     the names of the packs that are allowed, and ``share`` is the K/N of a shard. ``baselines`` are
     the project's folders, the first of which is written to, and ``wheels`` those that have wheels
     that can be side A. ``source`` is the code that is side A, where no revision ``against`` is
-    named: of a run that another one asks for.
+    named: of a run that another one asks for; then ``resume`` is the asking run's id.
     """
 
     root: Path

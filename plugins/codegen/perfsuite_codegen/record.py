@@ -45,14 +45,14 @@ def main(words: Sequence[str] | None = None) -> int:
     ends = []
     for pack in given.packs:
         try:
-            ends.append(record(launch_pack(pack, tier=given.tier), write=given.write))
+            ends.append(record(launch_pack(pack, tier=given.tier), given.tier, write=given.write))
         except PerfError as error:  # the other packs are recorded all the same
             say(str(error))
             ends.append(2)
     return max(ends)
 
 
-def record(variants: Iterable[Any], *, write: bool) -> int:
+def record(variants: Iterable[Any], tier: Tier, *, write: bool) -> int:
     """Hold what the variants of a pack launch against its file, and say how the two differ."""
     count, last = 0, None
     with listening() as heard:
@@ -79,7 +79,8 @@ def record(variants: Iterable[Any], *, write: bool) -> int:
                 say(f"cannot be listed: {made}")
     new, gone = compared(listed, found, last.device.facts().arch)
     say(f"{pack}: {count} variants, {len(listed)} kernels in {FILE}")
-    for what, some in ((f"in {FILE} and never launched so", gone), (f"not in {FILE}", new)):
+    idle = f"in {FILE} and not launched so in the tier {tier.value}"
+    for what, some in ((idle, gone), (f"not in {FILE}", new)):
         say(f"  {len(some)} {what}" + ":" * bool(some))
         for each in some:
             say(f"    {each.name}: {each.function} of {Path(each.file).name or each.module}")

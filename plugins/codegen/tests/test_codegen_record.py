@@ -82,7 +82,7 @@ def test_a_run_is_recorded_and_what_it_wrote_is_what_the_next_one_launches(
         forget_compiled()  # as in a process of its own
         launched = launch_pack(pack, device="cpu", tier=Tier.SMOKE)
         variants = (each._replace(device=device) for each in launched)
-        return record.record(variants, **given), capsys.readouterr().out
+        return record.record(variants, Tier.SMOKE, **given), capsys.readouterr().out
 
     code, said = ran(write=False)
     assert code == 1
