@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import gc
 import math
 import os
 import shutil
@@ -271,6 +272,11 @@ class PerfSession:
                 "claim": {each.id: (each.pack, each) for each in chosen.claims},
                 "broken_pack": {p.name: (p.name, p) for p in chosen.packs if p.error},
             }
+        gc.disable()  # what is collected stays: looking for garbage in it takes a tenth of the time
+
+    def pytest_collection_finish(self) -> None:
+        """Look for garbage again."""
+        gc.enable()
 
     @property
     def _is_dry(self) -> bool:

@@ -223,7 +223,7 @@ def _case(
     points: Iterable[tuple[Tier, Axes]],
     fields: dict[str, Any],
 ) -> Case:
-    """Return a case of points, each of the first tier that lists it, its axes in order."""
+    """Return a case of ``points``, which come tier by tier: the first that lists one has it."""
     fields = {"name": build.__name__, "doc": build.__doc__ or "", **fields}
     names = tuple(dict.fromkeys(axes))
     tiers: dict[tuple[tuple[type, Scalar], ...], Tier] = {}
@@ -232,7 +232,7 @@ def _case(
             what = f"a point of case {fields['name']!r} binds {', '.join(point) or 'no axis'}"
             raise ValueError(f"{what}; its axes are {', '.join(names) or 'none'}")
         key = tuple((type(point[name]), point[name]) for name in names)
-        tiers[key] = min(tier, tiers.get(key, tier), key=[*Tier].index)
+        tiers.setdefault(key, tier)
     bound = [
         (tier, {name: value for name, (_, value) in zip(names, key, strict=True)})
         for key, tier in tiers.items()
