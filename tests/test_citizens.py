@@ -18,11 +18,7 @@ from perfsuite.plugin import REFUSED, pytest_cmdline_main
 pytest_plugins = ["pytester"]
 
 BENCHMARKS = "def test_fast(benchmark): assert benchmark(len, 'abc') == 3\n"
-TEN_THOUSAND = """
-import pytest
-@pytest.mark.parametrize("n", range(10_000))
-def test_number(n): pass
-"""
+MANY = "import pytest\n@pytest.mark.parametrize('n', range(10_000))\ndef test_number(n): pass"
 FLAKY = """
 import pytest
 def pytest_collection_modifyitems(items):
@@ -99,10 +95,8 @@ def test_an_error_of_collection_may_be_passed_over(project: pytest.Pytester) -> 
 def test_ten_thousand_variants_are_collected_in_two_seconds_and_not_measured(
     project: pytest.Pytester,
 ) -> None:
-    many = PACK.replace("[1, 2]", "list(range(10_000))")
-    project.makepyfile(acme=many, of_pytest=TEN_THOUSAND)
-    heavy = {"torch", "numpy", "scipy"}
-    text = f"import sys\ndef pytest_unconfigure(): assert not {heavy} & set(sys.modules)"
+    project.makepyfile(acme=PACK.replace("[1, 2]", "list(range(10_000))"), of_pytest=MANY)
+    text = "import sys\ndef pytest_unconfigure(): assert not {'torch', 'numpy'} & {*sys.modules}"
     project.makeconftest(text)
 
     def spent(collect: Callable[..., pytest.RunResult], *args: str) -> float:

@@ -65,7 +65,7 @@ def test_a_run_is_told_in_groups(tmp_path: Path) -> None:
     assert slower.cause.translate(PLAIN).startswith("block 128x1x1 -> 256x1x1, ")
     assert (
         slower.rest.translate(PLAIN)
-        == "23 others of memory.stream unchanged, 1.9 % would have been seen"
+        == "23 others of memory.stream unchanged; a change of 1.9 % would show"
     )
     assert slower.fails
     assert faster.name == faster.first.id

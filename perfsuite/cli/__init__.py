@@ -624,7 +624,7 @@ def say_entry(baselines: Baselines, slug: str, variant: str) -> None:
 
     columns = ("metric", "centre", "sd within", "sd between", "card", "processes")
     rows = [
-        (name, f"{m.center:.6g} {m.unit}", view.spread(m.within), view.spread(m.between), *each)
+        (name, f"{m.center:.6g} {m.unit}", view.share(m.within), view.share(m.between), *each)
         for name, m in sorted(entry.metrics.items())
         for each in cards(m) or [("", "exact")]
     ]

@@ -248,7 +248,7 @@ def _say_series(series: Series, last: int) -> None:
             view.NOTHING
             if point.center is None
             else view.amount(point.center, key.unit, point.between or None),
-            view.spread(point.between) if point.between else "",
+            view.share(point.between) if point.between else "",
             point.word,
             point.why_not,
         )
@@ -284,7 +284,7 @@ def shift(moved: ChangePoint, unit: str) -> str:
     levels = " to ".join(view.amount(each, unit, noise) for each in (moved.before, moved.after))
     by = view.percent(moved.change, half_width=tenth) if moved.before else levels
     other = "; measured on another card from here on" if moved.is_other_unit else ""
-    return f"{by} ({levels}, p {view.p_value(moved.p_value)}){other}"
+    return f"{by} ({levels}, p {moved.p_value:.1g}){other}"
 
 
 def commits(moved: ChangePoint) -> str:

@@ -702,18 +702,15 @@ class RunView:
     def headline(self) -> str:
         """The outcome of the run in one sentence, what needs a reader first."""
         failing = tallies(one.mark for one in self.variants if one.fails)
-        failed, urgent, quiet, rest = list[str](), list[str](), list[str](), list[str]()
-        failed += [view.counted(one, number) for one, number in failing]
-        for one, number in tallies(one.mark for one in self.variants if not one.fails):
-            place = rest if one.tone == "skip" else urgent if one.is_urgent else quiet
+        urgent, quiet, skips = list[str](), list[str](), list[str]()
+        for one, number in self.tallies:
+            place = skips if one.tone == "skip" else urgent if one.is_urgent else quiet
             place.append(view.counted(one, number))
-        excepted = sum(bool(one.verdict and one.verdict.excepted) for one in self.variants)
-        rest = [f"{excepted} excepted", *rest] if excepted else rest
         ran = view.count(len(self.ran), "variant")
-        first = ", ".join(quiet) or "No variant ran"
-        if failed:
+        first = ", ".join(quiet) or f"No variant ran: {', '.join(skips)}".removesuffix(": ")
+        if failing:
             total = view.number(sum(number for _, number in failing), 0)
-            first = "; not failing: ".join(filter(None, map(", ".join, (failed, urgent))))
+            first = ", ".join(view.counted(one, number) for one, number in failing)
             first = f"{total} of {ran} {'fails' if total == '1' else 'fail'}: {first}"
         elif urgent:
             first = f"{', '.join(urgent)} of {ran}"
@@ -722,8 +719,10 @@ class RunView:
         elif self.ran and self.counts["new"] == len(self.ran):
             first = f"{view.count(len(self.ran), 'new variant')}, nothing to compare with yet"
         broken = sum(claim.fails for claim in self.run.claims)
-        rest = [f"{view.count(broken, 'claim fails', 'claims fail')}", *rest] if broken else rest
-        return "; ".join([*self.gaps, first, *filter(None, [", ".join(rest)])])
+        excepted = sum(bool(one.verdict and one.verdict.excepted) for one in self.variants)
+        rest = [view.count(broken, "claim fails", "claims fail")] if broken else []
+        rest += [f"{excepted} excepted"] if excepted else []
+        return "; ".join([*self.gaps, first, *rest])
 
     @property
     def tone(self) -> str:

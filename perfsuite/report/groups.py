@@ -123,8 +123,7 @@ class Group(NamedTuple):
         """How much they changed: of one its change, of several the range and the median."""
         found = sorted(abs(one.telling.theta) for one in self.views if one.telling)
         # How far a budget is missed is no change.
-        told = {"environment", "slower", "faster"}
-        if not found or self.mark.word not in told:
+        if not found or self.mark.word not in {"environment", "slower", "faster"}:
             return ""
         low, middle, high = (
             view.percent(each, half_width=FINEST).removeprefix("+")
@@ -184,7 +183,7 @@ class Group(NamedTuple):
         """What is known of the case's other variants."""
         if not self.others or not self.size:
             return ""
-        seen = f", {view.share(self.detectable)} would have been seen" if self.detectable else ""
+        seen = f"; a change of {view.share(self.detectable)} would show" if self.detectable else ""
         return f"{view.count(self.others, 'other')} of {self.alike.case} unchanged{seen}"
 
 

@@ -33,8 +33,6 @@ PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, 
 MOST_DIGITS = 6
 UNKNOWN_NOISE_DIGITS = 3
 TWO_DIGITS_UP_TO = 3.55
-FINEST_PERCENT = 0.01
-FINEST_P_VALUE = 0.001
 MINUTE_S = 60
 COMMIT = 12
 
@@ -206,21 +204,8 @@ def log_change(value: float | None, precise: Change | None = None) -> str:
 
 
 def share(fraction: float | None) -> str:
-    """Return a share without a sign: two digits are all that a ceiling supports."""
+    """Return a share without a sign: two digits are all that a ceiling or a noise supports."""
     return NOTHING if fraction is None else f"{figures(fraction * 100, 2)}{SPACE}%"
-
-
-def spread(noise: float | None) -> str:
-    """Return a relative standard deviation; two digits, since it is uncertain itself."""
-    if noise and noise * 100 < FINEST_PERCENT:
-        return f"<{SPACE}{FINEST_PERCENT}{SPACE}%"
-    return share(noise)
-
-
-def p_value(value: float) -> str:
-    """Return a p value: beyond a thousandth only its smallness matters."""
-    below = value < FINEST_P_VALUE
-    return f"<{SPACE}{FINEST_P_VALUE}" if below else number(value, 3)
 
 
 def flow(value: float | None, unit: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import shlex
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,9 +49,9 @@ MOST_SOURCES = 3
 # What was measured so is nothing to compare later runs with, unless somebody names it.
 AWAY = frozenset({Word.SLOWER, Word.ENVIRONMENT})
 # Seconds for what follows the last measurement, for the kernels of a variant that is new, and of
-# all. A gang takes as long as so many others. A first guess weighs as much as so many seconds of
-# measuring. On a GPU such a share of what changed code is measured in pairs.
-REPORT_S, TRACE_S, TRACES_S, GANG, AT_FIRST_S, DOUBTED = 3.0, 0.5, 10.0, 2, 2.0, 0.1
+# all, and until ranks are ready. A gang takes as long as so many others. A first guess weighs as
+# much as so many seconds of measuring. On a GPU such a share of what changed is measured in pairs.
+REPORT_S, TRACE_S, TRACES_S, RANKS_S, GANG, AT_FIRST_S, DOUBTED = 4.0, 0.5, 10.0, 4.0, 2, 4.0, 0.1
 # What was said is kept every few seconds, of a long run more seldom.
 SAID_S, SAID_SHARE = 5.0, 0.03
 # A command that names more by their ids is no use on a terminal: it names cases.
@@ -99,20 +99,22 @@ class Forecast:
         self._units, self._started, self._looks = units, started, looks_of(run.settings)
         built, count = built_in(run.facts.device), run.settings.processes
         self._first_s = built.process_s * count / (1 + count)
-        self._due_s, self._took_s, self.said = [0.0, 0.0], [0.0, 0.0], list[tuple[float, float]]()
+        self._due_s, self._took_s = defaultdict[str, float](float), defaultdict[str, float](float)
+        self.said = list[tuple[float, float]]()
         # By variant, and whether it is in pairs, of which it has so many.
         self._known_s = dict[tuple[str, bool], float]()
+        self._exact = {o.id for o in run.variants if o.variant.case.regime is Regime.EXACT}
         self._planned, self._begun = dict(self._known_s), Counter[str]()
         for r in before.results if before else ():
             if r.evidence and r.stage is Stage.SCREEN:
                 sides = 1 + bool(before and before.against)
-                self._known_s[r.variant, sides > 1] = (
-                    sides * r.wall_s / (1 + sides * len(r.evidence))
-                )
-        timed = [one for one in run.variants if one.variant.case.regime is not Regime.EXACT]
+                each_s = sides * r.wall_s / (1 + sides * len(r.evidence))
+                self._known_s[r.variant, sides > 1] = each_s
+        timed = [one for one in run.variants if one.id not in self._exact]
         able = [one for one in timed if not missing_need(one.variant, run.facts)]
         new = 0 if run.against else sum(not one.entry for one in able)
         self._later_s = REPORT_S + min(TRACES_S, TRACE_S * new)
+        self._gangs = {one.id for one in able if one.variant.is_gang}
         if not (run.against or run.shard):  # what changed is measured in pairs, on a GPU few of it
             changed = [one.variant for one in able if one.entry and not is_one_code(one, run)]
             most = MOST_PAIRED if built.is_host else round(DOUBTED * len(changed))
@@ -126,7 +128,7 @@ class Forecast:
             is_pair = one.id in compared
             first_s = self._first_s * (GANG if one.is_gang else 1)
             first_s = self._known_s.get((one.id, False), first_s) * (1 + is_pair)
-            count = 1 if one.case.regime is Regime.EXACT else processes * (1 + is_pair)
+            count = 1 if one.id in self._exact else processes * (1 + is_pair)
             cost_s = (1 + count) * self._known_s.get((one.id, is_pair), first_s)
             self._planned[one.id, is_pair] = cost_s
             # About half of what is in pairs goes on to more of them, each time.
@@ -142,21 +144,28 @@ class Forecast:
         self.said += [(round(began_s + at_s, 1), left_s) for at_s, left_s in run.forecasts]
         return run
 
+    def _kind(self, key: tuple[str, bool]) -> str:
+        return "pair" if key[1] else "exact" if key[0] in self._exact else "alone"
+
     def took(self, result: Result) -> float:
         """Learn what a variant took; return the seconds that are left."""
         is_pair = (result.variant, True) in self._planned
-        self._due_s[is_pair] += self._planned.pop((result.variant, is_pair), 0.0)
-        self._took_s[is_pair] += result.wall_s * (1 + is_pair)
+        kind = self._kind(key := (result.variant, is_pair))
+        self._due_s[kind] += self._planned.pop(key, 0.0)
+        self._took_s[kind] += result.wall_s * (1 + is_pair)
         self._begun[result.variant] = len(result.evidence)
+        if result.variant in self._gangs:
+            self._gangs.clear()
         return self.left_s()
 
     def left_s(self) -> float:
         """Return about how many seconds are left, 0 of a device that has none; keep it."""
-        left_s, off = self._later_s, 1.0
-        for is_pair in (False, True):  # pairs are off as much, until they are known
-            due_s, took_s = self._due_s[is_pair], self._took_s[is_pair]
-            off = (AT_FIRST_S * off + took_s) / (AT_FIRST_S + due_s)
-            planned_s = sum(s for (_, own), s in self._planned.items() if own is is_pair)
+        left_s, off = self._later_s + RANKS_S * bool(self._gangs), 1.0
+        # Compilers are off by their own share; pairs as all that is timed, until they are known.
+        for kind, first in (("exact", 1.0), ("alone", 1.0), ("pair", 0.0)):
+            off = AT_FIRST_S * (first or off) + self._took_s[kind]
+            off /= AT_FIRST_S + self._due_s[kind]
+            planned_s = sum(s for key, s in self._planned.items() if self._kind(key) == kind)
             left_s += planned_s * off / self._units
         now_s = time.monotonic() - self._started
         if not self.said or now_s > self.said[-1][0] + max(SAID_S, SAID_SHARE * now_s):

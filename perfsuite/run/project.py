@@ -143,7 +143,7 @@ def estimate_words(entry: BaselineEntry) -> tuple[str, str, str, str]:
         return "", "", "", ""
     return (
         plain(view.time(metric.center, metric.between)),
-        plain(view.spread(metric.between)),
+        plain(view.share(metric.between)),
         str(sum(map(len, metric.values.values()))),
         str(len(metric.values)),
     )
