@@ -99,17 +99,16 @@ def test_ten_thousand_variants_are_collected_in_two_seconds_and_not_measured(
     text = "import sys\ndef pytest_unconfigure(): assert not {'torch', 'numpy'} & {*sys.modules}"
     project.makeconftest(text)
 
-    def spent(collect: Callable[..., pytest.RunResult], *args: str) -> float:
+    def spent(collect: Callable[..., pytest.RunResult], of: str, *args: str) -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert collect(project, *args, "--collect-only", "-qq").ret == 0
+        collect(project, *args, "--collect-only", "-qq").stdout.fnmatch_lines([f"{of}: 10000"])
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    perf(project, "--collect-only", "-qq").stdout.fnmatch_lines(["perf: 10000"])
     # Beside others a core takes longer for the same, so pytest's own tests, which it collects in
     # one second on an idle core, are the clock; the least of three counts.
-    of_pytest = min(spent(plain, "of_pytest.py") for _ in range(3))
-    ours = min(spent(perf) for _ in range(3))
+    of_pytest = min(spent(plain, *["of_pytest.py"] * 2) for _ in range(3))
+    ours = min(spent(perf, "perf") for _ in range(3))
     assert not (project.path / ".perfsuite").exists()
     assert ours < 2 * max(1, of_pytest)
 

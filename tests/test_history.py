@@ -395,7 +395,7 @@ def test_commands_say_what_is_known(perfsuite: Command) -> None:
     for args, code, told in (
         ((COPY,), 0, (title, "▂▂▂▂▂", "▆▆▆▆▆", "of 30 runs", "night-0010", level, commits, more)),
         (("--last", "3", "--metric", "peak_bytes", COPY), 0, ("of 3 runs", "134 MB")),
-        (("memory.copy[n=9]",), 2, (f"alike are {COPY}",)),
+        (("memory.copy[n=9]",), 2, (f"did you mean {COPY}",)),
         (("trends",), 0, ("wrote reports/trends-nvidia-h200.html\n",)),
         (("trends", "--sku", "nvidia-b300"), 2, ("known are nvidia-h200",)),
     ):

@@ -89,7 +89,8 @@ def test_a_selection_takes(text: str, chosen: list[int]) -> None:
         ("n>=many", "no number"),
         ("size=1", r"axis 'size'(.|\n)*dtype, fused, impl, m, n"),
         *((text, "no variant of 5") for text in ("n=7", "pack=none", "impl>3", "fused>0")),
-        ("memory.copy[n=7,impl=torch]", r"no variant of 5(.|\n)*alike are memory.copy\[n=1024,"),
+        ("copy cop", r"called .cop.(.|\n)*did you mean copy,"),
+        ("memory.copy[n=7,impl=torch]", r"no variant of 5(.|\n)*did you mean memory.copy\[n=1024,"),
     ],
 )
 def test_what_selects_nothing_is_refused(text: str, said: str) -> None:

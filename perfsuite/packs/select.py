@@ -76,10 +76,8 @@ class Word(NamedTuple):
 
     def accepts(self, name: str, _tags: Sequence[str]) -> bool:
         """Say whether it names the variant of this id. Brackets are no choice of letters."""
-        pack, case, axes = _parts(name)
         pattern = self.text.replace("[", "[[]")
-        known = (name, pack, case, f"{pack}.{case}", *axes.values())
-        return any(fnmatchcase(each, pattern) for each in known) is self.is_wanted
+        return any(fnmatchcase(each, pattern) for each in _called(name)) is self.is_wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +100,12 @@ def _parts(name: str) -> tuple[str, str, dict[str, str]]:
     pack, _, case = head.partition(".")
     bound = (each.partition("=") for each in inside.removesuffix("]").split(",") if each)
     return pack, case, {axis: value for axis, _, value in bound}
+
+
+def _called(name: str) -> tuple[str, ...]:
+    """Return the words that name the variant of an id."""
+    pack, case, axes = _parts(name)
+    return name, pack, case, f"{pack}.{case}", *axes.values()
 
 
 def parse_selection(text: str) -> Selection:
@@ -149,31 +153,31 @@ def _terms(text: str) -> Iterator[Term]:
 def select(variants: Collection[Named], text: str, *, of: str = "") -> tuple[Named, ...]:
     """Return which of some variants, or of their ids, a selection takes.
 
-    ``UsageError`` if it takes none, or asks for an axis that none has; ``of`` says whose they are.
+    ``UsageError`` if it takes none, or has a word or an axis that none has; ``of`` says whose they
+    are. Of ids alone no tag is known.
     """
     selection = parse_selection(text)
     if not selection.alternatives:
         raise UsageError("the selection is empty", where=of, remedy=f"write {GRAMMAR}")
     names = [each if isinstance(each, str) else each.id for each in variants]
     known = {axis for name in names for axis in _parts(name)[2]}
+    words = [each for each in RESERVED if each != "tag" or names != [*variants]]
     where = f"{text!r} of {of}" if of else repr(text)
-    for term in (each for some in selection.alternatives for each in some):
-        if isinstance(term, Term) and term.name not in {*known, *RESERVED}:
-            raise UsageError(
-                f"no variant has the axis {term.name!r}",
-                where=where,
-                remedy=f"the axes are {', '.join(sorted(known))}; "
-                f"the other words are {', '.join(RESERVED)}",
-            )
+    terms = [each for some in selection.alternatives for each in some]
+    for term in terms:
+        if isinstance(term, Term) and term.name not in {*known, *words}:
+            axes, others = ", ".join(sorted(known)), ", ".join(words)
+            told = f"the axes are {axes}; the other words are {others}"
+            raise UsageError(f"no variant has the axis {term.name!r}", where=where, remedy=told)
+    wanted = (each for each in terms if isinstance(each, Word) and each.is_wanted)
+    lost = [each.text for each in wanted if not any(each.accepts(name, ()) for name in names)]
     chosen = tuple(each for each in variants if selection.accepts(each))
-    if not chosen and variants:
-        near = get_close_matches(text, {*names, *(name.partition("[")[0] for name in names)})
-        like = f"alike are {', '.join(near)}" if near else "a larger tier may have it"
-        raise UsageError(
-            f"no variant of {len(variants)} is selected",
-            where=where,
-            remedy=f"{like}. Write {GRAMMAR}",
-        )
+    if variants and (lost or not chosen):
+        called = {each for name in names for each in _called(name)} if lost else ()
+        near = ", ".join(get_close_matches(lost[0], called)) if lost else ""
+        what = f"no variant of {len(names)} is {f'called {lost[0]!r}' if lost else 'selected'}"
+        like = f"did you mean {near}?" if near else "a larger tier may have it."
+        raise UsageError(what, where=where, remedy=f"{like} Write {GRAMMAR}")
     return chosen
 
 
