@@ -62,7 +62,7 @@ HOSTILE = (
 )
 COPY, SLOWER, UNCLEAR, CRASHED = STORY[0], STORY[1], STORY[12], STORY[24]
 EVERYTHING = (
-    "7 of 28 variants fail: 1 wrong, 1 crashed, 1 timed out, 1 error, 1 over budget, 2 slower; "
+    "7 of 28 variants fail: 1 wrong, 1 crashed, 1 timed-out, 1 error, 1 over-budget, 2 slower; "
     "1 claim fails"
 )
 

@@ -320,7 +320,7 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
     @property
     def told(self) -> str:
         """How it ended in a few words: its mark, the change that it is about, its time."""
-        found = [self.mark.word.replace("-", " ")]
+        found = [self.mark.word]
         if self.telling and not self.mark.is_quiet:
             is_time = self.telling is self.change
             change = self.shown.change if is_time else view.change(self.telling)

@@ -136,7 +136,7 @@ class Group(NamedTuple):
     @property
     def outcome(self) -> str:
         """How many of how many ended so, and how much they changed."""
-        count, word = len(self.views), self.mark.word.replace("-", " ")
+        count, word = len(self.views), self.mark.word
         total = self.alike.total
         told = f"all {count} {word}" if count == total else f"{count} of {total} {word}"
         told = word if total == 1 else told

@@ -95,7 +95,7 @@ def mark(word: str) -> Mark:
 
 def counted(one: Mark, count: int) -> str:
     """Return how many variants have a word."""
-    return f"{number(count, 0)} {one.word.replace('-', ' ')}"
+    return f"{number(count, 0)} {one.word}"
 
 
 def tallies(marks: Iterable[Mark]) -> list[tuple[Mark, int]]:
