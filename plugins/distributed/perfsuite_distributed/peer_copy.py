@@ -64,7 +64,7 @@ def _staged(ctx: Any, *, kib: int) -> Any:
 @peer_copy.impl(
     beats=perfsuite.Beats(
         "staged",
-        2.0,
+        6.0,
         f"{_NVLINK}; a staged byte crosses PCIe twice, at 55 GB/s at most, and NVLink once",
         at={"kib": 262144},
         needs=(perfsuite.cuda(),),

@@ -53,7 +53,15 @@ def _reference(x: Any, y: Any) -> Any:
     return x
 
 
-@tma_copy.impl
+@tma_copy.impl(
+    beats=perfsuite.Beats(
+        "tma",
+        1.0,
+        "measured: 1.10 on an H200, 1.06 on an H100. The memory is the limit of both",
+        at={"size": BYTES[0]},
+        name="registers_suffice",
+    )
+)
 def _torch(x: Any, y: Any) -> None:
     y.copy_(x)
 

@@ -38,7 +38,14 @@ warp_specialization.reference(gemm.reference)
 warp_specialization.wrong(gemm.without_last_step)
 
 
-@warp_specialization.impl
+@warp_specialization.impl(
+    beats=perfsuite.Beats(
+        "specialized",
+        0.97,
+        "measured: 0.99 to 1.01 on an H100 and an H200. Its asynchronous products hide the copies",
+        name="one_role_suffices",
+    )
+)
 def _single_role(ctx: Any) -> Any:
     return gemm.launch_wgmma(ctx, specialized=False, persistent=False)
 

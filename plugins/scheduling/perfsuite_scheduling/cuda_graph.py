@@ -65,9 +65,10 @@ CASES: tuple[perfsuite.Case | Claim, ...] = (
         case="cuda_graph",
         faster={"impl": "graph"},
         than={"impl": "stream"},
-        by=1.5,
+        by=6.0,
         at={"n": (32, 128, 200)},
         needs=(cuda(),),
-        source=f"{smoothing.GPU_BENCHES}; a ratio of 1.9, and 1.5 is asked for",
+        source=f"{smoothing.GPU_BENCHES}; a ratio of 1.9 without Python. Measured with "
+        "launches from Python: 12 on an H200, 14 on an H100",
     ),
 )
