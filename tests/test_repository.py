@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import baseline_run
 import pytest
 from docs_data import unknown_in
 from readme_tables import BEGIN, END, differing_rows, main, stored_sku, table_of
@@ -19,8 +20,10 @@ from ruamel.yaml import YAML
 
 from perfsuite.model import Pack, Tier
 from perfsuite.packs.find import discover
+from perfsuite.report import data
 from perfsuite.run.config import OPTIONS
 from perfsuite.store.baselines import read_all, read_runs, runs_of
+from perfsuite.store.runs import list_runs, load_run
 from perfsuite.workers.catalogue import load_catalogue
 
 ROOT = Path(__file__).parents[1]
@@ -209,3 +212,15 @@ def test_each_planted_fault_has_one_place_and_its_tests() -> None:
     for fault in read(ROOT / "tests/planted.toml")["fault"]:
         assert sum(text.count(fault["find"]) for text in texts) == 1, fault["id"]
         assert (ROOT / fault["tests"][0].partition("::")[0]).exists(), fault["id"]
+
+
+def test_accepted_numbers_are_a_run_that_can_stand_beside_others(tmp_path: Path) -> None:
+    baseline_run.main([slug := "nvidia-h100-80gb-hbm3", "--to", str(tmp_path)])
+    (run,) = map(load_run, list_runs(tmp_path))
+    entries = read_all(ROOT / "baselines" / slug)
+    assert {one.id for one in run.variants} == {*entries}
+    known = {name: each.metrics.get("time_us") for name, each in entries.items()}
+    quiet = {name: each.center for name, each in known.items() if each and each.between < 0.05}
+    times = {one.id: one.now() for one in data.read(run, baselines={}).ran if one.id in quiet}
+    assert times == pytest.approx(quiet, rel=0.05)
+    assert any(each.word == "held" for each in run.claims)

@@ -81,6 +81,11 @@ def grouped(items: Iterable[T], key: Callable[[T], Key]) -> dict[Key, list[T]]:
     return groups
 
 
+def case_of(variant: str) -> str:
+    """Return the case of a variant's id."""
+    return variant.partition("[")[0]
+
+
 def axes_of(variant: str) -> list[str]:
     """Return the axes of a variant's id, as they stand there."""
     axes = variant.partition("[")[2].removesuffix("]")

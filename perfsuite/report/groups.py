@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from perfsuite.model import TIME, Tier, Word
 from perfsuite.report import view
-from perfsuite.report.data import Fact, RunView, VariantView, axes_of, grouped
+from perfsuite.report.data import Fact, RunView, VariantView, axes_of, case_of, grouped
 from perfsuite.report.view import Mark
 
 MOST_FACTS = 4
@@ -47,11 +47,6 @@ class Alike(NamedTuple):
     def name(self) -> str:
         """The id of one variant; of several their case and what they share."""
         return self.members[0] if len(self.members) == 1 else ", ".join([self.case, *self.axes])
-
-
-def case_of(variant: str) -> str:
-    """Return the case of a variant's id."""
-    return variant.partition("[")[0]
 
 
 def alike(chosen: Iterable[str], every: Iterable[str]) -> Iterator[Alike]:
