@@ -266,7 +266,7 @@ class Kernel(Record, frozen=True, kw_only=True):
     module: str = ""
     options: tuple[str, ...] = ()
     signature: Mapping[str, str] = {}
-    constants: Mapping[str, str | int | float | bool] = {}
+    constants: Mapping[str, str | int | float | bool | None] = {}
     aligned: tuple[str, ...] = ()
     num_warps: int = 4
     num_stages: int = 3

@@ -448,9 +448,9 @@ def _of_kernel(kernel: Kernel) -> Iterator[Fault]:
         yield f"expects names {target!r}, which is no target of it", "add it to targets"
     constants: Mapping[str, Any] = kernel.constants
     for key, value in constants.items():
-        if not isinstance(value, (str, int, float)):
+        if not isinstance(value, (str, int, float, type(None))):
             what = f"constant {key!r} has the value {value!r}, a {type(value).__name__}"
-            yield what, "use str, int, float or bool, which can be handed on as they are"
+            yield what, "use str, int, float, bool or None, which can be handed on as they are"
 
 
 class Listing(Struct, frozen=True):

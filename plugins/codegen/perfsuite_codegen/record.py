@@ -28,6 +28,11 @@ COLUMNS = 100
 SAID = {"name", "targets", "expects", "triton", "folder"}
 ALIGNED = ["tt.divisibility", 16]
 LONGEST = 80  # name that is made up
+EXIT = (
+    "The exit code is 1 where a launch compiles what no file has, or the full tier does not launch "
+    "what a file has. It is 2 where a pack cannot be read. Kernels that a smaller tier leaves out "
+    "are named, and change no exit code."
+)
 # A kernel with roles is launched with more warps than it is compiled with.
 _WARPS = re.compile(r'"ttg\.num-warps" = (\d+)')
 _PLAIN = msgspec.to_builtins(Kernel(name="a", language="cuda", function="f", file="f.cu"))
@@ -37,7 +42,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Record each pack; return 1 where its file is not what was launched."""
     from perfsuite.testing import launch_pack
 
-    parser = argparse.ArgumentParser(prog="python -m perfsuite_codegen.record")
+    parser = argparse.ArgumentParser(prog="python -m perfsuite_codegen.record", epilog=EXIT)
     parser.add_argument("packs", nargs="+", metavar="PACK", help="a pack's name, or its folder")
     parser.add_argument("--tier", type=Tier, default=Tier.NIGHTLY, choices=list(Tier))
     parser.add_argument("--write", action="store_true", help=f"add what is new to its {FILE}")
@@ -79,8 +84,9 @@ def record(variants: Iterable[Any], tier: Tier, *, write: bool) -> int:
                 say(f"cannot be listed: {made}")
     new, gone = compared(listed, found, last.device.facts().arch)
     say(f"{pack}: {count} variants, {len(listed)} kernels in {FILE}")
-    idle = f"in {FILE} and not launched so in the tier {tier.value}"
-    for what, some in ((idle, gone), (f"not in {FILE}", new)):
+    is_full = tier is Tier.FULL
+    idle = "launched in no tier here" if is_full else f"left out by the tier {tier.value}"
+    for what, some in ((f"in {FILE} and {idle}", gone), (f"not in {FILE}", new)):
         say(f"  {len(some)} {what}" + ":" * bool(some))
         for each in some:
             say(f"    {each.name}: {each.function} of {Path(each.file).name or each.module}")
@@ -88,7 +94,7 @@ def record(variants: Iterable[Any], tier: Tier, *, write: bool) -> int:
         beside = folder / f".{FILE}.{os.getpid()}.tmp"
         beside.write_text(written([*listed, *new], folder), encoding="utf-8")
         beside.replace(folder / FILE)
-    return int(bool(gone or (new and not write)))
+    return int(bool((gone and is_full) or (new and not write)))
 
 
 def say(text: str) -> None:
@@ -126,7 +132,7 @@ def of_triton(src: Any, metadata: dict[str, Any], files: dict[str, str]) -> Kern
     constants: dict[str, Any] = {}
     for path, given in src.constants.items():
         name, value = names[path[0]], getattr(given, "value", given)
-        if len(path) > 1 or not isinstance(value, str | int | float):
+        if len(path) > 1 or not isinstance(value, str | int | float | None):
             raise ValueError(f"its constant {name} is {value!r}")
         constants[name] = value
     for name, usual in TRITON_OPTIONS.items():

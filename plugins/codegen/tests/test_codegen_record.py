@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from perfsuite_codegen import record
+from perfsuite_codegen.compiling import compile_kernel
 
-from perfsuite import Kernel, Tier
+from perfsuite import Kernel, Tier, read_code
 from perfsuite.devices.sass import forget_compiled
 from perfsuite.packs.load import load_pack
 from perfsuite.testing import launch_pack
@@ -29,7 +30,8 @@ PACK = """
         def launch(x, y):
             if size == 8191 and block == 256:
                 raise RuntimeError("no such launch")
-            add.warmup(torch.float32, torch.float32, x.numel(), BLOCK=block, num_warps=2, grid=(1,))
+            given = torch.float32, torch.float32, None, x.numel()
+            add.warmup(*given, BLOCK=block, num_warps=2, grid=(1,))
 
         return perfsuite.Workload(
             fn=launch, make_inputs=lambda rng: (rng.randn(size), rng.empty(size)),
@@ -45,9 +47,10 @@ KERNELS = """
     import triton.language as tl
 
     @triton.jit
-    def add(x, y, n, BLOCK: tl.constexpr):
+    def add(x, y, bias, n, BLOCK: tl.constexpr):
         at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-        tl.store(y + at, tl.load(x + at, mask=at < n) + 1, mask=at < n)
+        more = 1 if bias is None else tl.load(bias + at, mask=at < n)
+        tl.store(y + at, tl.load(x + at, mask=at < n) + more, mask=at < n)
 """
 
 
@@ -78,11 +81,11 @@ def test_a_run_is_recorded_and_what_it_wrote_is_what_the_next_one_launches(
 ) -> None:
     device: Any = SimpleNamespace(loaded=list, facts=lambda: SimpleNamespace(arch="sm_90a"))
 
-    def ran(**given: Any) -> tuple[int, str]:
+    def ran(tier: Tier = Tier.SMOKE, **given: Any) -> tuple[int, str]:
         forget_compiled()  # as in a process of its own
-        launched = launch_pack(pack, device="cpu", tier=Tier.SMOKE)
+        launched = launch_pack(pack, device="cpu", tier=tier)
         variants = (each._replace(device=device) for each in launched)
-        return record.record(variants, Tier.SMOKE, **given), capsys.readouterr().out
+        return record.record(variants, tier, **given), capsys.readouterr().out
 
     code, said = ran(write=False)
     assert code == 1
@@ -94,14 +97,23 @@ def test_a_run_is_recorded_and_what_it_wrote_is_what_the_next_one_launches(
     known = {each.name: (each.constants, each.aligned, each.num_warps) for each in kernels}
     assert {each.targets for each in kernels} == {("sm_90a",)}
     assert known == {
-        "recorded.add_128_x_y_n": ({"BLOCK": 128}, ("x", "y", "n"), 2),
-        "recorded.add_128_x_y": ({"BLOCK": 128}, ("x", "y"), 2),
-        "recorded.add_256_x_y_n": ({"BLOCK": 256}, ("x", "y", "n"), 2),
+        "recorded.add_128_x_y_n": ({"BLOCK": 128, "bias": None}, ("x", "y", "n"), 2),
+        "recorded.add_128_x_y": ({"BLOCK": 128, "bias": None}, ("x", "y"), 2),
+        "recorded.add_256_x_y_n": ({"BLOCK": 256, "bias": None}, ("x", "y", "n"), 2),
     }
+    assert read_code(compile_kernel(kernels[0], "sm_90a").cubin, "add").opcodes.of("LDG") == 1
     code, said = ran(write=False)
     assert code == 0
     assert "3 kernels in codegen.json" in said
     assert "  0 not in codegen.json\n" in said
+    text = record.written([*kernels, replace(kernels[0], name="old", constants={})], pack)
+    (pack / "recorded_pack" / "codegen.json").write_text(text, encoding="utf-8")
+    for tier, ends, why in (
+        (Tier.SMOKE, 0, "left out by the tier smoke"),
+        (Tier.FULL, 1, "launched in no tier here"),
+    ):
+        code, said = ran(tier, write=False)
+        assert (code, f"  1 in codegen.json and {why}:\n    old: " in said) == (ends, True)
 
 
 def test_what_is_listed_and_launched_otherwise_is_told_on_its_architecture(pack: Path) -> None:
