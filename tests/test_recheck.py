@@ -57,6 +57,14 @@ class Launches:
     def nan_later(self, x: Any, y: Any) -> Any:
         return self._odd(x, lambda n: n > 50, math.nan)
 
+    def nothing_later(self, x: Any, y: Any) -> Any:
+        self.calls.append(None)
+        return right(x) if len(self.calls) <= CHECKED else None
+
+    def shorter_later(self, x: Any, y: Any) -> Any:
+        self.calls.append(None)
+        return right(x)[len(self.calls) > CHECKED :]
+
     def left_out_later(self, x: Any, y: Any) -> None:
         self.calls.append(None)
         if len(self.calls) <= CHECKED:
