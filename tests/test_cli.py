@@ -261,18 +261,6 @@ def test_without_any_run_the_command_to_measure_is_named(perfsuite: Command, pro
     assert "pytest --perf" in said
 
 
-def test_a_baseline_is_accepted_and_shown(perfsuite: Command, project: Path) -> None:
-    assert "no baselines in" in perfsuite("baseline", "show")[1]
-    code, said = perfsuite("baseline", "accept", A, "--reason", "first light")
-    assert code == 0, said
-    assert "baselines/nvidia-h200/memory.json" in said
-    assert (project / "baselines" / "nvidia-h200" / "memory.json").is_file()
-    assert "compute, memory" in perfsuite("baseline", "show")[1]
-    shown = perfsuite("baseline", "show", "nvidia-h200")[1]
-    assert "memory.copy[n=1024]" in shown
-    assert "first light" in shown
-
-
 @pytest.mark.parametrize(
     ("args", "problem"),
     [
