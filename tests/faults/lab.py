@@ -9,12 +9,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -251,37 +249,25 @@ class Played:
 
 
 class Lab:
-    """Plays each scene once; ``ahead`` starts them before anyone asks."""
+    """Plays each scene once, when the first row asks for it."""
 
-    def __init__(self, root: Path, workers: int) -> None:
+    def __init__(self, root: Path) -> None:
         self._root = root
         self._cache = root / "pyc"
         self._cache.mkdir(mode=0o777)
         self._cache.chmod(0o777)
-        self._pool = ThreadPoolExecutor(workers)
-        self._played: dict[str, Future[Played]] = {}
-        self._lock, self._seeding = threading.Lock(), threading.Lock()
+        self._played: dict[str, Played] = {}
         self._seed: Path | None = None
-
-    def ahead(self, scenes: Iterable[Scene]) -> None:
-        """Start scenes in this order, as many at a time as there are workers."""
-        for scene in scenes:
-            self._future(scene)
 
     def played(self, scene: Scene) -> Played:
         """Return what a scene showed."""
-        return self._future(scene).result()
+        if scene.name not in self._played:
+            self._played[scene.name] = self._play(scene)
+        return self._played[scene.name]
 
     def close(self) -> None:
         """Let go of everything."""
-        self._pool.shutdown(cancel_futures=True)
         shutil.rmtree(self._root, ignore_errors=True)
-
-    def _future(self, scene: Scene) -> Future[Played]:
-        with self._lock:
-            if scene.name not in self._played:
-                self._played[scene.name] = self._pool.submit(self._play, scene)
-            return self._played[scene.name]
 
     def _play(self, scene: Scene) -> Played:
         stage = self._stage(scene.name)
@@ -300,15 +286,14 @@ class Lab:
 
     def _seeded(self) -> Path:
         """Return a project with a measured run and its baseline, made by whoever asks first."""
-        with self._seeding:
-            if self._seed is None:
-                stage = self._stage("seed")
-                done = stage.perf("--perf-processes=1")
-                assert done.code == 0, done.out
-                run = str(stage.run_file())
-                assert not stage.cli("baseline", "accept", run, "--reason=a seed").code
-                self._seed = stage.project
-            return self._seed
+        if self._seed is None:
+            stage = self._stage("seed")
+            done = stage.perf("--perf-processes=1")
+            assert done.code == 0, done.out
+            run = str(stage.run_file())
+            assert not stage.cli("baseline", "accept", run, "--reason=a seed").code
+            self._seed = stage.project
+        return self._seed
 
 
 def _left_behind(stage: Stage) -> str:
