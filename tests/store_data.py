@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -35,6 +36,7 @@ from perfsuite.model import (
     variant_id,
 )
 from perfsuite.store.baselines import Acceptance, StoredEntry
+from perfsuite.store.runs import RunFile
 
 UNIT, OTHER_UNIT = "3f2a91c04d7e", "b07c55e1a290"
 RUN_ID = "20261121-103000-3f2a"
@@ -154,6 +156,16 @@ def finished(times_us: dict[str, float], *, unit: str = UNIT, run_id: str = RUN_
     return replace(
         run, finished="2026-11-21T10:40:00+00:00", wall_s=600.0, units={unit: SKU.name}
     ).having(results=results)
+
+
+def kept(folder: Path, run: Run) -> Run:
+    """Store a run in a folder as the runner does; return it as it ended."""
+    with RunFile.create(folder, run) as file:
+        for each in (*run.results, *run.aside):
+            file.append(each)
+        for trace in run.traces:
+            file.append_trace(trace)
+        return file.finish(run)
 
 
 @contextmanager

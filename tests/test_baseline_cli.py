@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from against_data import commit, git
 from msgspec.structs import replace
-from store_data import FACTS, variant
+from store_data import FACTS, kept, variant
 from test_cli import PACK, STEADY, A, B, Command, project
 from test_propose import night, nights
 
@@ -79,12 +79,7 @@ def dated(project: Path) -> Path:
     facts = replace(FACTS, environment={**FACTS.environment, "driver": "590.1"})
     for run in runs:
         whole = replace(run, commit="b" * 40, facts=facts)
-        file = RunFile.create(project / ".perfsuite", whole)
-        for result in whole.results:
-            file.append(result)
-        for trace in whole.traces:
-            file.append_trace(trace)
-        file.finish(whole)
+        kept(project / ".perfsuite", whole)
     return project
 
 

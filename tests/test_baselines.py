@@ -342,6 +342,7 @@ def test_another_fingerprint_is_told_and_not_overwritten(tmp_path: Path) -> None
         ('"sku": "nvidia-h200"', '"sku": "nvidia-h100"', "SKU 'nvidia-h100'"),
         ('"pack": "memory"', '"pack": "compute"', "pack 'compute'"),
         (COPY, "copy", "not of pack 'memory'"),
+        ('"peak_bytes"', '"peak bytes"', "peak bytes"),
         ('"case_version": 1', '"case_version": "1"', "`$.case_version`"),
         ('"by": "Ann"', '"by": 3', "`$.accepted.by`"),
         ('"center": 12.5', '"center": NaN', "'NaN' cannot be stored"),

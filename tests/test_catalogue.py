@@ -197,6 +197,13 @@ os.wait()
 while not (os.path.exists(path) and os.path.getsize(path)):
     time.sleep(0.01)
 """
+SPOILS = """
+import builtins, json, os, signal, threading
+signal.signal(15, signal.SIG_IGN)
+os.chdir("/")
+json.dumps = builtins.print = None
+threading.Thread(target=threading.Event().wait).start()
+"""
 SAID = b"for fd in (1, 2): os.write(fd, b'{}\\n')\n".decode()
 BAD = {
     **{
@@ -213,6 +220,9 @@ BAD = {
     "leave": ("import os\nos._exit(0)", "exit code 0"),
     "stop": ("raise KeyboardInterrupt", "KeyboardInterrupt"),
     "raises": ("raise RuntimeError('boom')", "RuntimeError: boom"),
+    "odd_words": (r"raise RuntimeError('\x1b[2J\u202eboom \ud800')", "boom"),
+    "endless": ("raise ValueError('x' * 3_000_000)", "ValueError: xxx"),
+    "mute": ("class Mute(Exception):\n    def __str__(self): 1 / 0\nraise Mute", "Mute"),
     "line": (WRITING.format(b"x\n"), "its worker sent a"),
     "bytes": (WRITING.format(b"\xff\n"), "its worker sent a"),
     "deep": (WRITING.format(b"[" * 9999), "its worker sent a"),
@@ -227,7 +237,13 @@ BAD = {
 
 def test_bad_packs_end_alone_and_the_others_are_listed(tmp_path: Path) -> None:
     daemon = DAEMON.format(str(tmp_path / "pid"))
-    good = {"good": "", "fork": FORKING, "loud": f"import os\n{SAID}", "daemon": daemon}
+    good = {
+        "good": "",
+        "fork": FORKING,
+        "spoils": SPOILS,
+        "loud": f"import os\n{SAID}",
+        "daemon": daemon,
+    }
     bad = {name: text if "def copy(" in text else text + COPY for name, (text, _) in BAD.items()}
     whole = {name: HEAD + text + COPY + HOOK for name, text in good.items()}
     packs = listed(tmp_path, whole | {name: HEAD + text + HOOK for name, text in bad.items()})
@@ -239,6 +255,7 @@ def test_bad_packs_end_alone_and_the_others_are_listed(tmp_path: Path) -> None:
         assert f"pack {name!r}" in error
         assert packs[name].variants == ()
         assert all(c.isprintable() or c == "\n" for c in error)
+        assert len(error) < 20_000
         assert "'copy'" in error or not name.startswith("case")
     assert "my last words" in packs["crash"].error
     assert not Path("/proc", (tmp_path / "pid").read_text()).exists()

@@ -57,11 +57,6 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
     return citizen_in(pytester, monkeypatch)
 
 
-def test_what_runs_no_test_measures_nothing(project: pytest.Pytester) -> None:
-    assert perf(project, "--setup-only").ret == 0
-    assert not (project.path / ".perfsuite").exists()
-
-
 def test_a_project_s_own_tests_and_other_plugins_do_their_work(project: pytest.Pytester) -> None:
     project.makepyfile(acme=PACK.replace("[1, 2]", "[2, 3, 1]"), test_mine=MINE)
     project.makeconftest(CONFTEST)

@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 from rich.console import Console
-from store_data import FACTS, SKU, finished
+from store_data import FACTS, SKU, finished, kept
 
 from perfsuite.boundary import UsageError
 from perfsuite.cli import say_baselines, say_software
 from perfsuite.cli.launch import Order, carry_out
-from perfsuite.model import Gpu, Health, Run, Status, Verdict, Word
+from perfsuite.model import Gpu, Health, Status, Verdict, Word
 from perfsuite.run.project import WIDE, say_table
-from perfsuite.store.runs import RunFile
 from perfsuite.workers.units import _busy, _limited, lock
 
 STEADY = Path(__file__).parent / "packs" / "steady.py"
@@ -38,16 +37,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr("perfsuite.packs.find.entry_points", lambda group: ())
-    store(tmp_path, finished({"copy": 300.0, "compute.softmax": 500.0}, run_id=A))
-    store(tmp_path, finished({"copy": 300.1, "compute.softmax": 550.0}, run_id=B))
+    kept(tmp_path / ".perfsuite", finished({"copy": 300.0, "compute.softmax": 500.0}, run_id=A))
+    kept(tmp_path / ".perfsuite", finished({"copy": 300.1, "compute.softmax": 550.0}, run_id=B))
     return tmp_path
-
-
-def store(folder: Path, run: Run) -> None:
-    file = RunFile.create(folder / ".perfsuite", run)
-    for result in run.results:
-        file.append(result)
-    file.finish(run)
 
 
 def test_a_run_file_that_leads_elsewhere_or_is_none_is_named(
@@ -78,7 +70,7 @@ def test_list_shows_variants_in_whole_and_counts_them(perfsuite: Command, projec
         code, said = perfsuite("list", *PACK, "--select", text)
         assert (code, "3 variants" in said, "steady.double[n=200]" in said) == (0, True, True)
     assert said.count("Double eight numbers") == 1
-    store(project, finished({"steady.double": 100.0}, run_id=C))
+    kept(project / ".perfsuite", finished({"steady.double": 100.0}, run_id=C))
     perfsuite("baseline", "accept", C, "--reason", "x")
     path = project / "baselines" / "nvidia-h200" / "steady.json"
     version = '"case_version": 1'
@@ -214,7 +206,7 @@ def test_compare_counts_what_was_skipped(perfsuite: Command, project: Path) -> N
     skipped = structs.replace(
         run.results[1], status=Status.SKIPPED, evidence=(), reason="needs 2 GPUs"
     )
-    store(project, run.having(results=(run.results[0], skipped)))
+    kept(project / ".perfsuite", run.having(results=(run.results[0], skipped)))
     _, said = perfsuite("compare", A, "20261124")
     assert "skipped 1: needs 2 GPUs" in said
     assert "memory.add" not in said
@@ -222,7 +214,10 @@ def test_compare_counts_what_was_skipped(perfsuite: Command, project: Path) -> N
 
 def test_runs_of_two_products_stand_side_by_side(perfsuite: Command, project: Path) -> None:
     sku = structs.replace(SKU, slug="nvidia-h100", facts={**SKU.facts, "pci": "10de:2330"})
-    store(project, structs.replace(finished({"copy": 300.0}, run_id="20261123"), sku=sku))
+    kept(
+        project / ".perfsuite",
+        structs.replace(finished({"copy": 300.0}, run_id="20261123"), sku=sku),
+    )
     code, said = perfsuite("compare", A, "20261123")
     assert (code, "nvidia-h100   times faster" in said, "us    1.00x" in said) == (0, True, True)
 
@@ -240,7 +235,7 @@ def test_a_report_made_again_says_what_its_run_was_compared_with(
     run = finished({"copy": 300.0}, run_id="20261123-judged")
     (variant,) = {result.variant for result in run.results}
     verdict = Verdict(variant=variant, word=Word.SAME, reason="", source=f"run {A}")
-    store(project, run.having(verdicts=(verdict,)))
+    kept(project / ".perfsuite", run.having(verdicts=(verdict,)))
     assert perfsuite("baseline", "accept", A, "--reason", "meanwhile")[0] == 0
     assert perfsuite("report", run.id)[0] == 0
     said = (project / "reports" / run.id / "summary.md").read_text("utf-8")
@@ -259,18 +254,6 @@ def test_without_any_run_the_command_to_measure_is_named(perfsuite: Command, pro
     code, said = perfsuite("report")
     assert code == 2
     assert "pytest --perf" in said
-
-
-def test_a_baseline_is_accepted_and_shown(perfsuite: Command, project: Path) -> None:
-    assert "no baselines in" in perfsuite("baseline", "show")[1]
-    code, said = perfsuite("baseline", "accept", A, "--reason", "first light")
-    assert code == 0, said
-    assert "baselines/nvidia-h200/memory.json" in said
-    assert (project / "baselines" / "nvidia-h200" / "memory.json").is_file()
-    assert "compute, memory" in perfsuite("baseline", "show")[1]
-    shown = perfsuite("baseline", "show", "nvidia-h200")[1]
-    assert "memory.copy[n=1024]" in shown
-    assert "first light" in shown
 
 
 @pytest.mark.parametrize(

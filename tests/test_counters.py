@@ -6,6 +6,7 @@ documentation and others' parsers give for ``--csv --page raw``.
 
 from __future__ import annotations
 
+import gzip
 import os
 import sys
 import textwrap
@@ -13,10 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import test_runner as runner
 from msgspec.structs import replace
 from report_data import explained as explained_run
 from store_data import SKU
-from test_runner import Log, request
+from test_runner import Log, request, slow_down
 from test_tracing import COPY, KERNELS, entry_of, traced_run
 
 from perfsuite.boundary import DeviceError
@@ -118,35 +120,17 @@ def test_counters_are_those_of_one_run_of_a_kernel(
     assert [each.counters.get("sectors_read") for each in found] == sectors
 
 
-PACK = """
-    import os
-    import time
-    import perfsuite
-
-    @perfsuite.case(axes={"us": [100]}, source="made up")
-    def double(ctx, us):
-        '''Double numbers in a kernel that takes as long as the axis says, times FACTOR.'''
+UNDER = """
+        import os, time
         if os.environ.get("UNDER_NCU") == "crash":
             raise ValueError("not under ncu")
         if os.environ.get("UNDER_NCU") == "hang":
             time.sleep(60)
-
-        def fn(x):
-            time_us = us * float(os.environ.get("FACTOR", "1"))
-            ctx.run_kernel("scale_rows", time_us, grid=(132, 1, 1), block=(256, 1, 1))
-            return [2 * value for value in x]
-
-        return perfsuite.Workload(
-            fn=fn,
-            make_inputs=lambda rng: (rng.randn(16),),
-            reference=lambda x: [value + value for value in x],
-            wrong=lambda x: list(x),
-        )
-
-    @perfsuite.hookimpl
-    def perf_cases():
-        return [double]
 """
+SHAPE = f"grid={GRID}, block={BLOCK}"
+KERNEL = f'run_kernel("scale_rows", us * factor, f"mov %r{{factor}};", {SHAPE})'
+PACK = runner.PACK.replace("[100, 200]", "[100]").replace("spend(us * factor)", KERNEL)
+PACK = PACK.replace("        factor = json", f"{UNDER}        factor = json")
 NCU = """\
     #!{python}
     import os, subprocess, sys
@@ -186,7 +170,7 @@ def whole(tmp_path: Path) -> Outcome:
 
 
 def test_a_run_counts_what_it_traces_and_says_what_was_counted_otherwise(
-    tmp_path: Path, ncu: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, ncu: Callable[..., Path]
 ) -> None:
     calls = ncu(log(("scale_rows", 4_194_304)))
     outcome = whole(tmp_path)
@@ -198,9 +182,14 @@ def test_a_run_counts_what_it_traces_and_says_what_was_counted_otherwise(
     accept(outcome.run, tmp_path / "baselines", reason="first", by="Ann")
     assert whole(tmp_path).run.traces == ()
     ncu(log(("scale_rows", 8_388_608)))
-    monkeypatch.setenv("FACTOR", "2")
+    slow_down(tmp_path, 100, by=2)
     now = whole(tmp_path)
     run_view = read_run(now.run, baselines=entries_in(now.run))
+    page = render_page(run_view)
+    assert ("-mov %r1;" in page, "+mov %r2;" in page) == (True, True)
+    ((code,),) = (trace.codes for trace in now.run.traces)
+    kept = now.run_file.parents[1] / "artefacts" / f"{code.ptx}.ptx.gz"
+    assert gzip.decompress(kept.read_bytes()) == b"mov %r2;"
     assert "sectors read 4.19\u202fM \u2192 8.39\u202fM, " in run_view.variants[0].explanation.text
 
 

@@ -236,9 +236,11 @@ def test_first_launches_without_a_time_are_a_disturbance_and_one_is_none() -> No
         measured(copying(10.0), Scripted(**lost(0, math.inf)))
 
 
-def test_a_device_that_returns_too_few_samples_is_refused() -> None:
+def test_a_device_that_returns_too_few_samples_or_impossible_ones_is_refused() -> None:
     with pytest.raises(DeviceError, match="device 'acme' returned 5 samples"):
         measured(copying(10.0), Scripted(name="acme", most=5))
+    with pytest.raises(DeviceError, match=r"no measurement is beyond 1e\+100"):
+        measured(copying(1e200))
 
 
 def hands_back_the_first() -> Callable[..., Any]:

@@ -34,7 +34,6 @@ from perfsuite.model import (
 from perfsuite.run.accept import accept, reset
 from perfsuite.run.expected import Basis, find_expected, gaps, plausible, rank, source_of
 from perfsuite.run.run import Judging, entries_in
-from perfsuite.store.runs import RunFile
 
 TIMES = {"copy": 100.0}
 COPY = data.variant("copy", 1024).id
@@ -98,10 +97,7 @@ def keep(folder: Path, run_id: str, time_us: float, word: Word = Word.SAME, **fa
     run = data.finished({"copy": time_us}, run_id=run_id)
     run = replace(run, facts=replace(run.facts, **facts))
     run = run.having(verdicts=[Verdict(variant=COPY, word=word)])
-    with RunFile.create(folder, run) as file:
-        for result in run.results:
-            file.append(result)
-        return file.finish(run)
+    return data.kept(folder, run)
 
 
 def held(folder: Path, *, version: int = 1, now: Run | None = None) -> tuple[float, str]:
@@ -142,10 +138,7 @@ def test_an_entry_knows_the_code_that_was_measured(tmp_path: Path, *, is_accepte
     ):
         run = replace(data.finished(TIMES, run_id=FIRST), sources=sources, commit=commit)
         folder = tmp_path / name
-        with RunFile.create(folder, run) as file:
-            for result in run.results:
-                file.append(result)
-            file.finish(run)
+        data.kept(folder, run)
         if is_accepted:
             accept(run, folder / "baselines", reason="first", by="Ann")
             (folder / "runs" / f"{FIRST}.jsonl").unlink()
@@ -194,10 +187,7 @@ def test_a_variant_that_the_first_run_lacks_takes_the_first_that_has_it(tmp_path
     for number, case in enumerate(("fill", "gather", "scan", "scatter"), 1):
         cases[case] = 50.0 + number
         run = data.finished(cases, run_id=f"20260101-00000{number}-aaaa")
-        with RunFile.create(tmp_path, run) as file:
-            for result in run.results:
-                file.append(result)
-            file.finish(run)
+        data.kept(tmp_path, run)
     now = data.finished(cases)
     run = find_expected([tmp_path / "none"], tmp_path, run=now).hold(now)
     runs = [entry.run for entry in entries_in(run).values()]
@@ -212,12 +202,8 @@ def test_kernels_that_the_reference_lacks_are_of_a_later_run_that_was_the_same(
         run = data.finished(TIMES, run_id=f"20260101-00000{number}-aaaa")
         run = run.having(verdicts=[Verdict(variant=COPY, word=word)])
         kernels = (TracedKernel(name=f"of_{number}", count=1.0, duration_us=9.0),)
-        with RunFile.create(tmp_path, run) as file:
-            for result in run.results:
-                file.append(result)
-            if number:
-                file.append_trace(Trace(variant=COPY, kernels=kernels))
-            file.finish(run)
+        traces = (Trace(variant=COPY, kernels=kernels),) if number else ()
+        data.kept(tmp_path, run.having(traces=traces))
     basis = find_expected([tmp_path / "none"], tmp_path, run=data.finished(TIMES))
     entry = basis.expected[COPY].entry
     assert entry

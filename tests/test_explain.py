@@ -7,11 +7,11 @@ import math
 
 import pytest
 from msgspec.structs import replace
-from report_data import explained
+from report_data import baselines_of, explained, run_of
 
 from perfsuite.explain.why import Explanation, Kind, explain, headline, middle
-from perfsuite.model import Change, Code, Health, TracedKernel
-from perfsuite.report.data import RunView, SideView
+from perfsuite.model import Change, Code, Health, Trace, TracedKernel
+from perfsuite.report.data import RunView, SideView, read
 from perfsuite.report.files import render_page, verdict_json
 from perfsuite.report.files import summary as markdown
 from perfsuite.report.terminal import summary
@@ -59,6 +59,9 @@ LOST = "registers 64 → 128, spill bytes 0 → 16, tensor core ops 16 → 0, in
 LETTER = "the code compiled here is the same to the letter"
 CAP = "power cap active"
 SLOWER = replace(SCALE, duration_us=130.0)
+CUTLASS = replace(SCALE, name="void cutlass_80_tensorop_128x128<float, 4>(float const*)")
+NVJET = replace(SLOWER, name="nvjet_hsh_128x256_64x4")
+SWITCH = f"library switch, another kernel for the matrix product: {NVJET.name} instead of "
 BEFORE = {"driver": "575", "torch": "2.11", "new": "x"}
 
 
@@ -83,6 +86,14 @@ BEFORE = {"driver": "575", "torch": "2.11", "new": "x"}
         (change(100.0, 130.0), side(SCALE, environment=BEFORE),
          side(SLOWER, environment={"driver": "580", "torch": "2.11"}),
          "; what else differs: driver 575 → 580"),
+        (change(100.0, 115.0), side(SCALE), side(SCALE, replace(ADD, name="fill", count=1)),
+         "one more kernel, fill, takes 10.0 µs of each launch (67 % of the change)"),
+        (change(120.0, 150.0), side(CUTLASS, ADD), side(NVJET, ADD),
+         f"{SWITCH}{middle(CUTLASS.name)}, 130 µs instead of 100 µs (100 % of the change)"),
+        (change(100.0, 130.0), side(SCALE, codes=(CODES[0],)), side(SLOWER, codes=(CODES[0],)),
+         "(100 % of the change), by the same code to the letter"),
+        (change(110.0, 130.0), side(SCALE), side(SCALE),
+         "+20.0 µs (100 % of the change) are outside kernels: gaps between them, and launching"),
         # A change finer than a trace is not pinned on a kernel.
         (change(100.0, 100.4), side(SCALE, artefact="a"),
          side(replace(SCALE, duration_us=100.3), artefact="a"),
@@ -183,3 +194,9 @@ def test_the_page_has_kernels_code_earlier_runs_and_the_packs_own_words(run_view
     assert '<span class="del">-ld.global.v4.f32 %f1;</span>' in section
     assert "level shifted by +2.13" in section
     assert "What a pack adds." in page
+    assert "&lt;4, at::native" in page
+    assert "<4, at::native" not in page
+    lost = Trace(variant=VARIANT, reason="its tracing ended: killed by SIGKILL")
+    assert lost.reason in render_page(
+        read(run_of().having(traces=(lost,)), baselines=baselines_of())
+    )

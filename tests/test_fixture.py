@@ -69,6 +69,11 @@ def test_work_on_the_gpu_is_timed_by_its_clocks(device: FakeDevice) -> None:
     assert len(samples) > EMPTY_RUNS
     assert {round(sample.time_us / 50, 1) for sample in samples} == {1.0}
     assert {round(sample.cycles / 50 / fake.CLOCK_MHZ, 1) for sample in samples} == {1.0}
+    context.throttle(fake.CLOCK_MHZ / 2)
+    (slow, *_) = gpu_samples(device, lambda: context.spend(50.0), 0.5)
+    assert (slow.time_us / 50, slow.cycles / slow.time_us / fake.CLOCK_MHZ) == pytest.approx(
+        (2, 0.5), rel=0.05
+    )
 
 
 @pytest.mark.parametrize(("lost", "is_timed"), [(1, True), (EMPTY_RUNS, False)])

@@ -30,7 +30,7 @@ import pytest
 import report_data
 import sqlalchemy as sa
 from msgspec.structs import replace
-from store_data import OTHER_UNIT, UNIT, finished
+from store_data import OTHER_UNIT, UNIT, finished, kept
 
 from perfsuite.boundary import PerfError, StoreError, UsageError
 from perfsuite.history import DEFAULT
@@ -53,7 +53,6 @@ from perfsuite.report.data import read
 from perfsuite.report.files import render_page, write_report
 from perfsuite.report.view import PLAIN, slug
 from perfsuite.run.accept import accept
-from perfsuite.store.runs import RunFile
 
 Command = Callable[..., tuple[int, str]]
 FIRST = datetime(2026, 1, 1, 2, tzinfo=UTC)
@@ -428,11 +427,8 @@ def test_runs_are_imported_once_and_a_report_shows_their_past(
 ) -> None:
     paths = []
     for run in (night(41), with_aside(night(40))):
-        with RunFile.create(project / ".perfsuite", run) as file:
-            for each in (*run.results, *run.aside):
-                file.append(each)
-            file.finish(run)
-            paths.append(str(file.path))
+        kept(project / ".perfsuite", run)
+        paths.append(str(project / ".perfsuite" / "runs" / f"{run.id}.jsonl"))
     (project / "bad.jsonl").write_text("{", encoding="utf-8")
     with monkeypatch.context() as broken:
         broken.setattr("perfsuite.history.store._points", fail)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -83,10 +82,3 @@ def test_pack_is_sound(pack: str) -> None:
             check_pack(PLUGINS / pack, device="")
     else:
         assert check_pack(PLUGINS / pack, device="") == ()
-
-
-def test_example_pack_is_right_on_its_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Other tests import packs of that name from elsewhere.
-    for module in [name for name in sys.modules if name.partition(".")[0] == "acme_perf"]:
-        monkeypatch.delitem(sys.modules, module)
-    assert check_pack(ROOT / "examples" / "acme-perf", device="acme")

@@ -86,22 +86,10 @@ FIRST, SECOND, THIRD = STEADY = [make_variant("steady", "double", n=n) for n in 
 CAUSES = {
     "segfault": (Status.CRASHED, "killed by SIGSEGV during check"),
     "raise": (Status.ERROR, "ValueError: the kernel is"),
-    "exit": (Status.ERROR, "SystemExit: enough"),
     "leak": (Status.CRASHED, "MiB of host memory, limit 120 MiB"),
-    "flood": (Status.CRASHED, "printed more than 64 MiB"),
     "leave": (Status.CRASHED, "exit code 3 during check"),
-    "fork_and_die": (Status.CRASHED, "exit code 4 during check"),
-    "end_server": (Status.CRASHED, "the server of slot 0 is gone (killed by SIGKILL"),
-    "half": (Status.ERROR, "its worker sent a damaged message"),
-    "half_then_end": (Status.CRASHED, "exit code 5 during check"),
     "stop_midway": (Status.ERROR, "its worker sent a damaged message"),
-    "speechless": (Status.ERROR, "_SpeechlessError (asked for its text it raises ValueError)"),
-    "without_output": (Status.ERROR, "ValueError: nobody hears me"),
-    "with_full_output": (Status.ERROR, "ValueError: no file takes a word"),
-    "without_descriptors": (Status.CRASHED, "closed its socket during check"),
     "wrong": (Status.WRONG, "relative error 0.5"),
-    "nan": (Status.WRONG, "NaN"),
-    "nothing": (Status.WRONG, "nothing"),
 }
 
 

@@ -150,15 +150,17 @@ def test_servers_start_while_packs_are_listed_and_end_before_items_run(
     project.makepyfile(test_look="def test_look(perf): assert perf(int).runs")
     monkeypatch.setattr(plugin, "take_look", noted("look", plugin.take_look))
     for given, expected in (
-        (["."], ["begin", "list", "close", "look"]),
-        ([".", "-k", "test_look"], ["begin", "list", "close", "look"]),
+        # First what measures nothing.
         (["--collect-only"], ["list"]),
         (["--setup-only"], ["list"]),
+        (["."], ["begin", "list", "close", "look"]),
+        ([".", "-k", "test_look"], ["begin", "list", "close", "look"]),
         (["--perf-packs=nowhere.py"], ["begin", "list", "close"]),
     ):
         said.clear()
         perf(project, *given, *ONLY_DOUBLE)
         assert list(dict.fromkeys(said)) == expected, given
+        assert (project.path / ".perfsuite").exists() is ("close" in said)
 
 
 def test_collecting_takes_variants_only_and_measures_nothing(project: pytest.Pytester) -> None:

@@ -38,7 +38,7 @@ from perfsuite.report.terminal import summary
 from perfsuite.run.config import TimeLimit
 from perfsuite.run.run import entries_in, execute
 from perfsuite.store.git import touched_since
-from perfsuite.store.runs import RunFile, load_run
+from perfsuite.store.runs import load_run
 
 MANY = PACK.replace("[100, 200]", "[100, 110, 120, 130, 140, 150, 160, 170]")
 ONE = structs.replace(QUICK, processes=1, confirm_processes=1)
@@ -128,14 +128,6 @@ def test_costs_of_what_was_never_measured_are_those_of_its_like() -> None:
     assert fit(1).costs_s([other]) == {other.id: 3.0}
 
 
-def store(folder: Path, run: Run) -> Run:
-    """Put a whole run into a folder."""
-    with RunFile.create(folder, run) as file:
-        for result in run.results:
-            file.append(result)
-        return file.finish(run)
-
-
 LONG_AGO = {"id": "20200101-000000-00000000", "started": "2020-01-01T00:00:00+00:00"}
 
 
@@ -151,7 +143,7 @@ def test_a_night_measures_what_fits_and_says_what_it_left_out(
     asked = request(tmp_path, MANY, settings=ONE)
     first = execute(asked, Log())
     first.run_file.unlink()
-    store(asked.folder, costing(first.run, 20.0))
+    store_data.kept(asked.folder, costing(first.run, 20.0))
     slow_down(tmp_path, 110, by=1.1)
     monkeypatch.setattr("perfsuite.run.run.CONFIRM_END", 0.0)
     outcome = execute(replace(asked, time_s=120.0), Log())
@@ -185,7 +177,7 @@ def test_what_was_left_out_is_measured_while_the_time_lasts(
     asked = request(tmp_path, PACK.replace("[100, 200]", str([*range(100, 124)])), settings=ONE)
     first = execute(asked, Log())
     first.run_file.unlink()
-    store(asked.folder, costing(first.run, guess_s))
+    store_data.kept(asked.folder, costing(first.run, guess_s))
     now_s = [0.0]
 
     def taken(result: Result, *_: object) -> Result:
@@ -207,7 +199,7 @@ def test_what_was_left_out_is_measured_while_the_time_lasts(
 def test_what_has_no_room_after_a_resume_is_not_said_to_be_too_long(tmp_path: Path) -> None:
     asked = replace(OPTIONS, root=tmp_path)
     earlier = costing(store_data.finished({"copy": 100.0, "scan": 200.0}), 60.0)
-    store(asked.folder, earlier)
+    store_data.kept(asked.folder, earlier)
     run = structs.replace(earlier, id="20210101-000000-00000000", settings=ONE)
     reasons = []
     for seconds, spent_s in ((120.0, 71.0), (120.0, 200.0), (30.0, 0.0)):
@@ -231,7 +223,9 @@ def test_earlier_runs_tell_costs_and_doubts_and_hide_no_earlier_one(tmp_path: Pa
         results = [structs.replace(each, wall_s=3.0 * (number + 1)) for each in run.results]
         wrong = structs.replace(results[1], stage=Stage.CONFIRM, status=Status.WRONG, evidence=())
         left_out = [LeftOut(variant=name, reason="no room")] if number else []
-        store(tmp_path, run.having(results=(*results, wrong), verdicts=[word], left_out=left_out))
+        store_data.kept(
+            tmp_path, run.having(results=(*results, wrong), verdicts=[word], left_out=left_out)
+        )
     ids = [variant.id for variant in run.variants]
     more = store_data.finished({**times, "never": 1.0}, run_id="20261201-000000-aaaa")
     found = past_of(more, tmp_path)

@@ -11,7 +11,7 @@ from unittest.mock import MagicMock, Mock
 
 import pytest
 from msgspec import structs
-from store_data import SKU, finished
+from store_data import SKU, finished, kept
 from test_panel import SETUP, STEADY, nasty
 
 from perfsuite.devices.protocol import Loaded, open_device
@@ -23,7 +23,7 @@ from perfsuite.model import Change, Code, Run, Side, Trace, TracedKernel, Verdic
 from perfsuite.run.accept import accept
 from perfsuite.run.config import TimeLimit
 from perfsuite.store.baselines import Baselines
-from perfsuite.store.runs import RunFile, load_run
+from perfsuite.store.runs import load_run
 from perfsuite.testing.fake import FakeDevice
 from perfsuite.workers import panel as tracer
 from perfsuite.workers.panel import Panel
@@ -169,13 +169,11 @@ def test_a_hang_loses_one_trace_and_the_next_worker_goes_on(
 
 def test_traces_are_lines_of_the_run_file(tmp_path: Path) -> None:
     run = traced_run()
-    with RunFile.create(tmp_path, run) as file:
-        file.append(run.results[0])
-        file.append_trace(run.traces[0])
-        ended = file.finish(run)
+    ended = kept(tmp_path, run)
     assert ended.traces == run.traces
-    assert load_run(file.path) == ended
-    kinds = [json.loads(line)["kind"] for line in file.path.read_text().splitlines()]
+    (path,) = (tmp_path / "runs").iterdir()
+    assert load_run(path) == ended
+    kinds = [json.loads(line)["kind"] for line in path.read_text().splitlines()]
     assert kinds == ["header", "plan", "result", "trace", "judged", "end"]
 
 

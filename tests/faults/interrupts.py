@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
-import shlex
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from faults.bad_runs import gone_on
-from faults.lab import CHECK, FIRST, PYTEST, QUICK, SECOND, Done, Scene, Stage
+from faults.lab import CHECK, FIRST, QUICK, SECOND, Done, Scene, Stage, gone_on
 from faults.rows import Fault, ends, of
 from faults.surroundings import reached, with_slow
 
@@ -35,16 +31,6 @@ def to_run(*signals: signal.Signals) -> Hit:
             time.sleep(0.1)
 
     return act
-
-
-def to_worker(number: signal.Signals) -> Hit:
-    """Send a signal to the worker."""
-    return lambda run, worker: os.kill(worker, number)
-
-
-def to_server(number: signal.Signals) -> Hit:
-    """Send a signal to the process that forked the worker."""
-    return lambda run, worker: os.kill(parent_of(worker), number)
 
 
 def to_all(run: subprocess.Popen[bytes], worker: int) -> None:
@@ -74,31 +60,6 @@ def hit(act: Hit, does: str, stage: Stage) -> dict[str, Done]:
     return {"first": first, "then": gone_on(stage.perf("+slow", *how, "--perf-resume"))}
 
 
-def killed(act: Hit, stage: Stage) -> Done:
-    """Hit a worker, or its server, while pytest goes on."""
-    with_slow(stage)
-    run = stage.start(stage.command("+slow", *CHECK))
-    act(run, reached(stage))
-    stage.write("go", "")
-    return stage.ended(run)
-
-
-def pasted(stage: Stage) -> dict[str, Done]:
-    """Interrupt a run, and paste the command that it prints."""
-    with_slow(stage)
-    # A person's pytest loads the plugin itself.
-    env = {"PYTEST_PLUGINS": "perfsuite.plugin",
-           "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # fmt: skip
-    run = stage.start(["pytest", *stage.command("+slow", *QUICK)[len(PYTEST) :]], env)
-    reached(stage)
-    run.send_signal(signal.SIGINT)
-    first = stage.ended(run)
-    stage.write("go", "")
-    found = re.findall(r"pytest [^\n]*--perf-resume[^\n]*", first.out)
-    words = shlex.split(found[-1]) if found else ["false"]
-    return {"first": first, "then": gone_on(stage.call(*words, env=env))}
-
-
 def not_collected(stage: Stage) -> Done:
     """Let the collection fail: there is nothing to keep."""
     stage.write("cases/test_broken.py", "1 / 0\n")
@@ -108,17 +69,12 @@ def not_collected(stage: Stage) -> Done:
 
 ALL = f"exit 0: 1 result of {FIRST}; 1 result of {SECOND}; 1 result of {WAIT}; 1 run file"
 HITS: tuple[tuple[str, str, Hit, str], ...] = (
-    ("Ctrl-C", "exit 2: --perf-resume", to_run(signal.SIGINT), "pass"),
     ("SIGTERM to the run", "exit -15|exit 143|exit 2", to_run(signal.SIGTERM), "pass"),
     ("SIGKILL to the run, its server and worker", "exit -9", to_all, "pass"),
     ("Ctrl-C where a worker stops before it answers (D3)", "exit 2", to_run(signal.SIGINT),
      f"os.path.exists('HERE/go') or {STOP}"),
 )  # fmt: skip
-KILLED: tuple[tuple[str, str, Hit], ...] = (
-    ("SIGKILL to the server of the workers", f"exit 1: {WAIT}; gone", to_server(signal.SIGKILL)),
-)
 SCENES = [Scene(f"signal {done}", partial(hit, act, does)) for done, _, act, does in HITS]
-PASTED = Scene("pasted", pasted)
 FAULTS = (
     *(
         fault
@@ -128,11 +84,6 @@ FAULTS = (
             Fault(GROUP, f"{done}, and resumed", ALL, scene, of("then"), is_alone=True),
         )
     ),
-    *(
-        Fault(GROUP, done, see, Scene(f"signal {done}", partial(killed, act)), ends, is_alone=True)
-        for done, see, act in KILLED
-    ),
-    Fault(GROUP, "Ctrl-C, and the command it prints is pasted (D19)", ALL, PASTED, of("then")),
     Fault(GROUP, "collection fails: no command to keep what was measured (D19)",
           "exit 2: test_broken; not --perf-resume", Scene("not collected", not_collected), ends),
 )  # fmt: skip

@@ -1,6 +1,6 @@
 """A row: what is done, what must be seen; and how what is seen is compared with it.
 
-``see`` is what the table shows and what is asserted: ``word: part; part`` of a variant's ending, or
+``see`` is what is asserted: ``word: part; part`` of a variant's ending, or
 ``exit 4: part; part`` of a process. Words may be alternatives (``a|b``); each part has to be in the
 text, one that begins with ``not `` must not be. A text in no row may hold a traceback of
 perfsuite's own, an INTERNALERROR of pytest's or an escape sequence.

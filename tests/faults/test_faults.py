@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from faults import (
-    bad_baselines,
-    bad_history,
-    bad_packs,
-    bad_runs,
-    interrupts,
-    own_names,
-    results,
-    shown_text,
-    surroundings,
-    workloads,
-)
+from faults import bad_history, interrupts, own_names, shown_text, surroundings, workloads
 from faults.lab import Lab
 from faults.rows import Fault
 
 FAULTS = (
-    *results.FAULTS,  # a CPU takes longest
     *workloads.FAULTS,
-    *bad_packs.FAULTS,
     *own_names.FAULTS,
-    *bad_baselines.FAULTS,
-    *bad_runs.FAULTS,
     *bad_history.FAULTS,
     *surroundings.FAULTS,
     *interrupts.FAULTS,

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-import resource
 import signal
 import stat
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -48,23 +46,6 @@ def _leave(_values: list[float]) -> list[float]:
     os._exit(3)
 
 
-def _flood(_values: list[float]) -> list[float]:
-    while True:
-        os.write(1, b"x" * (1 << 20))
-
-
-def _fork_and_die(_values: list[float]) -> list[float]:
-    if os.fork() == 0:
-        signal.pause()  # keeps the worker's socket open after its death
-    os._exit(4)
-
-
-def _end_server(_values: list[float]) -> list[float]:
-    os.kill(os.getppid(), signal.SIGKILL)
-    signal.pause()
-    return []
-
-
 def _end_siblings(values: list[float]) -> list[float]:
     server = os.getppid()
     children = Path(f"/proc/{server}/task/{server}/children").read_text(encoding="ascii").split()
@@ -79,46 +60,10 @@ def _write_to_sockets(data: bytes) -> None:
             os.write(int(handle.name), data)
 
 
-def _half(_values: list[float]) -> list[float]:
-    _write_to_sockets(b'\0\0\4\0{"half"')  # of a message of a kilobyte
-    signal.pause()
-    return []
-
-
-def _half_then_end(_values: list[float]) -> list[float]:
-    _write_to_sockets(b'\0\0\4\0{"half"')
-    os._exit(5)
-
-
 def _stop_midway(_values: list[float]) -> list[float]:
     _write_to_sockets(b"\0\1\0\0" + b"x" * 30_000)
     os.kill(os.getpid(), signal.SIGSTOP)
     return []
-
-
-class _SpeechlessError(Exception):
-    def __str__(self) -> str:
-        raise ValueError("no words")
-
-
-def _speechless(_values: list[float]) -> list[float]:
-    raise _SpeechlessError
-
-
-def _without_output(_values: list[float]) -> list[float]:
-    sys.stdout.close()
-    sys.stderr.close()
-    raise ValueError("nobody hears me")
-
-
-def _with_full_output(_values: list[float]) -> list[float]:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    raise ValueError("no file takes a word")
-
-
-def _without_descriptors(_values: list[float]) -> list[float]:
-    os.closerange(3, 1 << 10)
-    raise ValueError("cut off")
 
 
 FUNCTIONS: dict[str, Callable[[list[float]], Any]] = {
@@ -127,21 +72,9 @@ FUNCTIONS: dict[str, Callable[[list[float]], Any]] = {
     "raise": _raise,
     "leak": _leak,
     "leave": _leave,
-    "flood": _flood,
-    "fork_and_die": _fork_and_die,
-    "end_server": _end_server,
     "end_siblings": _end_siblings,
-    "half": _half,
-    "half_then_end": _half_then_end,
     "stop_midway": _stop_midway,
-    "speechless": _speechless,
-    "without_output": _without_output,
-    "with_full_output": _with_full_output,
-    "without_descriptors": _without_descriptors,
     "wrong": lambda values: [3 * value for value in values],
-    "nan": lambda values: [float("nan") for _ in values],
-    "nothing": lambda _values: None,
-    "exit": lambda _values: sys.exit("enough"),
 }
 
 
