@@ -233,7 +233,7 @@ def find_expected(
     whole = Counter(sku.slug for sku in skus.values())
     for slug, count in sorted(Counter(skus[name].slug for name in uncovered).items()):
         what = slug if count == whole[slug] else f"{count} of {whole[slug]} variants on {slug}"
-        instead = f" and no earlier run on this device: {count} variants are new"
+        instead = ", and no earlier run on this device to compare with"
         told = ": compared with the first run here; perfsuite baseline reset RUN chooses another"
         notes.append(f"no baseline for {what}{told if last else instead}")
     ours = stored[run.sku.slug]
