@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults.lab import BOUND, CHECK, FIRST, HEAD, QUICK, SECOND, Done, Scene, Stage, gone_on
+from faults.lab import BOUND, CHECK, FIRST, HEAD, Done, Scene, Stage
 from faults.rows import Fault, ending, exits, of
 
 GROUP = "around"
@@ -128,17 +127,6 @@ def repository(place: Path) -> str:
     return found.stdout.decode().strip()
 
 
-def moved(stage: Stage) -> Done:
-    """Move a project whose run was interrupted, and go on."""
-    stage.perf(*QUICK)
-    path = stage.run_file()
-    path.write_bytes(path.read_bytes()[: path.stat().st_size * 7 // 10])
-    place = stage.root / "tmp" / "moved"
-    shutil.move(stage.project, place)
-    done = stage.call(*stage.command(*QUICK, "--perf-resume"), cwd=place)
-    return gone_on(Done(done.code, done.out, place))
-
-
 def telling(stage: Stage) -> dict[str, str]:
     """Run with a password on the command line; return what holds it."""
     url = f"perf_history=postgresql://ci:{SECRET}@127.0.0.1:1/db"
@@ -199,7 +187,6 @@ def gone(stage: Stage) -> Done:
     return stage.cli("history", FIRST, wrap=("sh", "-c", leave, "sh"))
 
 
-RIGHT = f"exit 0: 1 result of {FIRST}; 1 result of {SECOND}; 1 run file"
 OK = "exit 0: 2 checked"
 ROWS: tuple[tuple[str, str, Callable[[Stage], Any]], ...] = (
     ("1 GiB of data: ulimit -d (D12)", OK, limited(f"--data={1 << 30}")),
@@ -208,7 +195,6 @@ ROWS: tuple[tuple[str, str, Callable[[Stage], Any]], ...] = (
      given(HOME=None, PYTHONHASHSEED="1", PYTHONWARNINGS="error", COLUMNS="1", **ASCII)),
     ("a project that cannot be written", "exit 4: do:", read_only),
     ("a command in a folder that was removed", "exit 2: current folder; do:", gone),
-    ("a moved project goes on (D26)", RIGHT, moved),
 )  # fmt: skip
 TOLD, FULL = Scene("secret", telling), Scene("full", full_tmp)
 FAULTS = (
