@@ -29,7 +29,7 @@ import pytest
 import report_data
 import sqlalchemy as sa
 from msgspec.structs import replace
-from store_data import OTHER_UNIT, UNIT, file_size_limit, finished, kept
+from store_data import OTHER_UNIT, UNIT, file_size_limit, finished, kept, moved
 from test_report import Reader
 
 from perfsuite.boundary import PerfError, StoreError, UsageError
@@ -48,7 +48,7 @@ from perfsuite.history.store import (
     shifts,
     url_of,
 )
-from perfsuite.model import Change, Result, Run, Side, Sku, Stage, Status, Verdict, Word
+from perfsuite.model import Result, Run, Side, Sku, Stage, Status, Verdict, Word
 from perfsuite.report.data import read
 from perfsuite.report.files import render_page, write_report
 from perfsuite.report.view import PLAIN, slug
@@ -58,10 +58,6 @@ Command = Callable[..., tuple[int, str]]
 FIRST = datetime(2026, 1, 1, 2, tzinfo=UTC)
 COPY, SKU = "memory.copy[n=1024]", "nvidia-h200"
 KEY = SeriesKey(sku=SKU, variant=COPY, metric="time_us", regime="paced", unit="us")
-CHANGE = Change(
-    metric="time_us", unit="us", baseline=294.0, current=300.0, theta=0.02, low=0.01, high=0.03,
-    threshold=0.0025, gate=0.01, detectable=0.002,
-)  # fmt: skip
 
 
 def commit_of(index: int) -> str:
@@ -155,7 +151,9 @@ def time_of(history: History) -> Series:
 def test_a_run_is_read_back_as_it_was_measured_and_stored_once(
     history: History, tmp_path: Path
 ) -> None:
-    verdict = Verdict(variant=COPY, word=Word.SLOWER, reason="it is", changes=(CHANGE,))
+    verdict = Verdict(
+        variant=COPY, word=Word.SLOWER, reason="it is", changes=(moved(0.02, low=0.01, high=0.03),)
+    )
     run = night(0).having(verdicts=(verdict,))
     accept(run, tmp_path, reason="new", by="me")
     assert history.add(run, [tmp_path])
