@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kept_folder import Fill, filling_once
 
 from perfsuite.cli import main
 
@@ -24,12 +23,6 @@ def pytest_configure(config: pytest.Config) -> None:
     """Lock apart from whoever else tests or measures on this machine, unless this measures."""
     if not config.getoption("perf", default=False):
         os.environ["PERFSUITE_LOCKS"] = f"tests {os.getpid()}"
-
-
-@pytest.fixture(scope="module")
-def fill(tmp_path_factory: pytest.TempPathFactory) -> Fill:
-    """What a module's tests start from, made by the first of them alone."""
-    return filling_once(tmp_path_factory.mktemp("kept") / "folder")
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from perfsuite.model import (
     BaselineMetric,
     Block,
     CaseInfo,
+    Change,
     ClaimInstance,
     Code,
     DeviceFacts,
@@ -156,6 +157,16 @@ def finished(times_us: dict[str, float], *, unit: str = UNIT, run_id: str = RUN_
     return replace(
         run, finished="2026-11-21T10:40:00+00:00", wall_s=600.0, units={unit: SKU.name}
     ).having(results=results)
+
+
+def moved(theta: float, **fields: Any) -> Change:
+    """Return a change of 100 us by a share, of which other fields may be named."""
+    told: dict[str, Any] = {
+        "metric": "time_us", "unit": "us", "baseline": 100.0, "current": 100 * (1 + theta),
+        "low": theta - 0.001, "high": theta + 0.001, "threshold": 0.0025, "gate": 0.01,
+        "detectable": 0.004, **fields,
+    }  # fmt: skip
+    return Change(theta=theta, **told)
 
 
 def kept(folder: Path, run: Run) -> Run:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
-from store_data import planned, variant
+from store_data import moved, planned, variant
 from test_runner import Log, request, slow_down, watched
 
 from perfsuite.boundary import StoreError
-from perfsuite.model import Change, ClaimInstance, ClaimVerdict, ClaimWord, Revision, Verdict, Word
+from perfsuite.model import ClaimInstance, ClaimVerdict, ClaimWord, Revision, Verdict, Word
 from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.report.data import read
 from perfsuite.report.files import properties, write_report
@@ -43,12 +43,8 @@ def load(folder: Path, text: str, today: date = TODAY) -> Exceptions:
 
 
 def slower(theta: float) -> Verdict:
-    change = Change(
-        metric="time_us", unit="us", baseline=100, current=100 * (1 + theta), theta=theta,
-        low=theta - 0.001, high=theta + 0.001, threshold=0.0025, gate=0.01, detectable=0.004,
-    )  # fmt: skip
     return Verdict(
-        variant=COPY.id, word=Word.SLOWER, reason="slower", changes=(change,), fails=True
+        variant=COPY.id, word=Word.SLOWER, reason="slower", changes=(moved(theta),), fails=True
     )
 
 

@@ -8,6 +8,7 @@ import math
 import pytest
 from msgspec.structs import replace
 from report_data import baselines_of, explained, run_of
+from store_data import moved
 
 from perfsuite.explain.why import Explanation, Kind, explain, headline, middle
 from perfsuite.model import Change, Code, Health, Trace, TracedKernel
@@ -25,21 +26,9 @@ FREE = Health()
 def change(
     before_us: float, now_us: float, *, clock: float = 0.0, theta: float = 0.0, beta: float = 0.0
 ) -> Change:
-    return Change(
-        metric="time_us",
-        unit="us",
-        baseline=before_us,
-        current=now_us,
-        theta=theta or now_us / before_us - 1,
-        low=0.0,
-        high=0.0,
-        threshold=0.0025,
-        gate=0.01,
-        detectable=0.001,
-        time_change=math.log(now_us / before_us),
-        clock_change=clock,
-        beta=beta,
-    )
+    by = {"time_change": math.log(now_us / before_us), "clock_change": clock, "beta": beta}
+    levels = {"baseline": before_us, "current": now_us}
+    return moved(theta or now_us / before_us - 1, **levels, **by)
 
 
 def side(*kernels: TracedKernel, **rest: object) -> SideView:

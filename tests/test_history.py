@@ -22,7 +22,6 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +29,8 @@ import pytest
 import report_data
 import sqlalchemy as sa
 from msgspec.structs import replace
-from store_data import OTHER_UNIT, UNIT, finished, kept
+from store_data import OTHER_UNIT, UNIT, file_size_limit, finished, kept, moved
+from test_report import Reader
 
 from perfsuite.boundary import PerfError, StoreError, UsageError
 from perfsuite.history import DEFAULT
@@ -48,7 +48,7 @@ from perfsuite.history.store import (
     shifts,
     url_of,
 )
-from perfsuite.model import Change, Result, Run, Side, Sku, Stage, Status, Verdict, Word
+from perfsuite.model import Result, Run, Side, Sku, Stage, Status, Verdict, Word
 from perfsuite.report.data import read
 from perfsuite.report.files import render_page, write_report
 from perfsuite.report.view import PLAIN, slug
@@ -58,10 +58,6 @@ Command = Callable[..., tuple[int, str]]
 FIRST = datetime(2026, 1, 1, 2, tzinfo=UTC)
 COPY, SKU = "memory.copy[n=1024]", "nvidia-h200"
 KEY = SeriesKey(sku=SKU, variant=COPY, metric="time_us", regime="paced", unit="us")
-CHANGE = Change(
-    metric="time_us", unit="us", baseline=294.0, current=300.0, theta=0.02, low=0.01, high=0.03,
-    threshold=0.0025, gate=0.01, detectable=0.002,
-)  # fmt: skip
 
 
 def commit_of(index: int) -> str:
@@ -155,7 +151,9 @@ def time_of(history: History) -> Series:
 def test_a_run_is_read_back_as_it_was_measured_and_stored_once(
     history: History, tmp_path: Path
 ) -> None:
-    verdict = Verdict(variant=COPY, word=Word.SLOWER, reason="it is", changes=(CHANGE,))
+    verdict = Verdict(
+        variant=COPY, word=Word.SLOWER, reason="it is", changes=(moved(0.02, low=0.01, high=0.03),)
+    )
     run = night(0).having(verdicts=(verdict,))
     accept(run, tmp_path, reason="new", by="me")
     assert history.add(run, [tmp_path])
@@ -307,6 +305,16 @@ def test_what_is_no_history_is_refused(
         url = f"postgresql://perf@127.0.0.1:{silent.getsockname()[1]}/x"
         with pytest.raises(StoreError, match="timeout"):
             History(url, Path("/"))
+
+
+def test_a_history_that_cannot_be_written_or_leads_nowhere_is_refused(
+    lite: History, tmp_path: Path
+) -> None:
+    with file_size_limit(100), pytest.raises(StoreError, match="disk"):
+        lite.add(night(0))
+    (tmp_path / "link.db").symlink_to("../elsewhere.db")
+    with pytest.raises(StoreError, match="leads nowhere"):
+        History("sqlite:///link.db", tmp_path)
 
 
 @pytest.mark.parametrize("table", ["runs", "points"])
@@ -541,21 +549,6 @@ def series(*changes: ChangePoint, move: BaselineMove = MOVE, **key: str) -> Seri
     return Series(key=own, points=POINTS, change_points=changes, moves=(move,))
 
 
-class Tags(HTMLParser):
-    """What a browser would make of a page: its tags with their attributes."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
-
-    def attributes(self, name: str) -> list[str]:
-        return [attrs[name] or "" for _, attrs in self.found if name in attrs]
-
-
 def test_one_commit_that_moved_many_is_one_row_and_steps_one_way_are_one_drift() -> None:
     names = [f"a.b[impl={impl},n={n}]" for impl in ("x", "y") for n in range(4)]
     moved = [series(FOUND, variant=name) for name in names[:3]]
@@ -614,18 +607,18 @@ def test_the_page_of_trends_is_read_without_scripts_and_loads_nothing(tmp_path: 
     told = ("+3.00", "since 2026-11-04", "aaa..bbb", "1 run left out", "<polyline", "worse")
     assert not [each for each in told if each not in row]
     assert '<b class="better">' in page
-    tags = Tags(page)
-    assert not tags.attributes("src") + tags.attributes("href")
-    assert len(set(tags.attributes("id"))) == len(tags.attributes("id"))
+    tags = Reader(page)
+    assert not tags.values("src") + tags.values("href")
+    assert len(set(tags.values("id"))) == len(tags.values("id"))
     assert "://" not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
-    policy = next(one for one in tags.attributes("content") if "default-src 'none'" in one)
+    policy = next(one for one in tags.values("content") if "default-src 'none'" in one)
     assert (policy.count("sha256-"), "unsafe" in policy) == (5, False)
     (tmp_path / "r3").mkdir()
     (tmp_path / "r3" / "index.html").touch()
     shas = replace(FOUND, commit_before="a" * 40, commit="b" * 40)
-    linked = Tags(write_trends(SKU, [*rows, series(shas)], tmp_path, FORGE).read_text("utf-8"))
+    linked = Reader(write_trends(SKU, [*rows, series(shas)], tmp_path, FORGE).read_text("utf-8"))
     between = f"{FORGE}/-/compare/{'a' * 40}...{'b' * 40}"
-    found = [*dict.fromkeys(linked.attributes("href"))]
+    found = [*dict.fromkeys(linked.values("href"))]
     assert found == ["r3/index.html#v-a-b-n-1", between]  # r4 has no report there
     assert "No series yet" in write_trends("x", [], tmp_path).read_text("utf-8")
     (tmp_path / "file").touch()
@@ -640,9 +633,9 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     points = tuple(replace(POINTS[0], run=name, commit=HOSTILE) for name in names)
     odd = replace(odd, points=points)
     page = write_trends(SKU, [odd], tmp_path, HOSTILE).read_text("utf-8")
-    tags = Tags(page)
-    assert "img" not in {tag for tag, _ in tags.found}
-    assert not tags.attributes("onerror")
+    tags = Reader(page)
+    assert "img" not in {tag for tag, _ in tags.elements}
+    assert not tags.values("onerror")
     assert page.count("</script>") == 4
     text = page.partition('id="data">')[2].partition("</script>")[0]
     assert {run for run, *_ in json.loads(text)["runs"]} == {*names}
@@ -672,7 +665,7 @@ def test_a_report_tells_of_a_variant_s_past_and_keeps_hostile_text_out(tmp_path:
     move = replace(MOVE, reason=HOSTILE, by=HOSTILE)
     page = page_with(series(replace(FOUND, commit=HOSTILE), move=move))
     assert page.count("<h3>History") == 1
-    assert not Tags(page).attributes("onerror")
+    assert not Reader(page).values("onerror")
 
 
 # Where the level of a series shifts: made-up series, recorded ones, and what otava says.

@@ -61,7 +61,6 @@ NEW, INCOMPARABLE = Word.NEW, Word.INCOMPARABLE
 ALONE = {"time_us": 1400.0}
 LAUNCHES = Metric("launches")
 TTFT, RATE = Metric("ttft_ms", "ms"), Metric("goodput_rps", "requests/s", "higher")
-SHORT = {name: level / 700 for name, level in clocks().items()}
 SERVED = {"time_us": 1e6, "ttft_ms": 40.0, "goodput_rps": 20.0}
 AWAITED = {"time_us": 700.0, "device_us": 250.0}
 POWERED = {**clocks(), "energy_j": 0.98}
@@ -402,8 +401,6 @@ def test_claim_about_a_metric_is_held_or_broken_by_its_value_alone(
 
 
 # What canaries say of the clock.
-
-CANARY = "p.copy[]"
 
 
 def measured(name: str, moved: Mapping[str, float], stage: Stage, kernels: float = 1.0) -> Result:

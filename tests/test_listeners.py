@@ -38,9 +38,6 @@ def hook(name: str, arguments: str, body: str) -> str:
     return f"@perfsuite.hookimpl\ndef {name}({arguments}):\n    {body}\n"
 
 
-MUTE = "type('O', (Exception,), {'__str__': None})"
-
-
 def test_the_catalogue_names_the_module_and_does_not_import_it(tmp_path: Path) -> None:
     from perfsuite.workers.catalogue import load_catalogue
 

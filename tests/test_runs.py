@@ -192,9 +192,6 @@ def test_ids_that_lead_elsewhere_are_refused(tmp_path: Path, run_id: str) -> Non
         load_run(path)
 
 
-PLAN = b'{"kind":"plan","cases":{},"variants":%s,"instances":[],"canaries":[]}\n'
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The text of a run with one result: header, plan, result, judged, end."""

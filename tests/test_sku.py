@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
+from against_data import commit, git
 from msgspec.structs import replace
 
 from perfsuite.boundary import DeviceError
@@ -71,11 +71,6 @@ def test_what_differs_is_named_where_both_sides_know_it() -> None:
     assert blocked_by({"enforced_power_limit_w": "500", "ecc": "on"}, H200) == said
 
 
-def git(folder: Path, *words: str) -> None:
-    identity = ("-c", "user.name=a", "-c", "user.email=a@b.example")
-    subprocess.run(["git", "-C", str(folder), *identity, *words], check=True, capture_output=True)
-
-
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     folder = tmp_path / "project"
@@ -83,8 +78,7 @@ def project(tmp_path: Path) -> Path:
     (folder / "src" / "kernel.cu").write_text("one")
     (folder / ".gitignore").write_text("build")
     git(folder, "init")
-    git(folder, "add", ".")
-    git(folder, "commit", "-m", "x")
+    commit(folder)
     return folder
 
 
@@ -93,8 +87,7 @@ def test_an_edit_of_code_changes_the_digest_committed_or_not(project: Path) -> N
     for name in ("src/kernel.cu", "src/new.py", "top.py"):
         (project / name).write_text("two")
         found.append(code_digest(project / "src", ()))
-        git(project, "add", ".")
-        git(project, "commit", "-m", "y")
+        commit(project)
         assert code_digest(project, ()) == found[-1]
     assert len(set(found)) == 4
     for name in ("README.md", "build/x.py", ".perfsuite/run.jsonl", "log.txt"):

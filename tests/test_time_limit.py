@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 import store_data
+from against_data import commit, git
 from msgspec import structs
 from options_data import OPTIONS
 from test_runner import PACK, QUICK, Log, request, slow_down
@@ -237,9 +237,8 @@ def test_earlier_runs_tell_costs_and_doubts_and_hide_no_earlier_one(tmp_path: Pa
 
 def test_a_change_of_a_cases_file_makes_its_variants_urgent(tmp_path: Path) -> None:
     asked = request(tmp_path)
-    git = ("git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b")
-    for words in (("init", "-q"), ("add", "acme.py"), ("commit", "-qm", "one")):
-        subprocess.run([*git, *words], check=True)
+    git(tmp_path, "init", "-q")
+    commit(tmp_path)
     ids = [each.id for each in asked.variants]
     for text, touched in (("", []), ("\n# edited\n", ids)):
         with (tmp_path / "acme.py").open("a", encoding="utf-8") as file:

@@ -11,7 +11,7 @@ from unittest.mock import MagicMock, Mock
 
 import pytest
 from msgspec import structs
-from store_data import SKU, finished, kept
+from store_data import SKU, finished, kept, moved
 from test_panel import SETUP, STEADY, nasty
 
 from perfsuite.devices.protocol import Loaded, open_device
@@ -19,7 +19,7 @@ from perfsuite.devices.sass import plain_ptx
 from perfsuite.engine.trace import MOST_KERNELS, Anatomy, artefact_of, dissect
 from perfsuite.explain import trace
 from perfsuite.explain.trace import Tracing, compared, put
-from perfsuite.model import Change, Code, Run, Side, Trace, TracedKernel, Verdict, Word
+from perfsuite.model import Code, Run, Side, Trace, TracedKernel, Verdict, Word
 from perfsuite.run.accept import accept
 from perfsuite.run.config import TimeLimit
 from perfsuite.store.baselines import Baselines
@@ -225,16 +225,12 @@ def test_what_moved_furthest_is_traced_first_then_what_may_become_a_baseline(
         "slow": (Word.SLOWER, 0.1),
     }
     run = finished(dict.fromkeys(changes, 10.0))
-    change = Change(
-        metric="time_us", unit="us", baseline=10.0, current=11.0, theta=0.1, low=-0.1, high=0.3,
-        threshold=0.01, gate=0.02, detectable=0.01,
-    )  # fmt: skip
     verdicts = [
         Verdict(
             variant=f"memory.{name}[n=1024]",
             word=word,
             reason="",
-            changes=(structs.replace(change, theta=theta),) if word is not Word.NEW else (),
+            changes=(moved(theta),) if word is not Word.NEW else (),
         )
         for name, (word, theta) in changes.items()
     ]

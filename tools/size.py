@@ -64,7 +64,7 @@ TODAY = {
     "core": 14_784,
     "features": 4_020,
     "core path": 5_310,
-    "tests": 17_370,
+    "tests": 16_110,
     "modules": 86,
 }
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}

@@ -113,7 +113,6 @@ class Stage:
     root: Path
     token: str
     cache: Path
-    seed: Callable[[], Path]
     limit_s: float = LIMIT_S
 
     def __post_init__(self) -> None:
@@ -129,10 +128,6 @@ class Stage:
     def project(self) -> Path:
         """The folder that processes start in."""
         return self.root / "project"
-
-    def seeded(self) -> None:
-        """Take over a measured run of the good pack, its history, and its accepted baseline."""
-        shutil.copytree(self.seed(), self.project, dirs_exist_ok=True, symlinks=True)
 
     def write(self, name: str, text: str | bytes) -> Path:
         """Write a file of the project."""
@@ -257,7 +252,6 @@ class Lab:
         self._cache.mkdir(mode=0o777)
         self._cache.chmod(0o777)
         self._played: dict[str, Played] = {}
-        self._seed: Path | None = None
 
     def played(self, scene: Scene) -> Played:
         """Return what a scene showed."""
@@ -282,18 +276,7 @@ class Lab:
     def _stage(self, name: str) -> Stage:
         token = uuid.uuid4().hex
         place = f"{re.sub(r'[^0-9A-Za-z]+', '-', name)[:30]}-{token[:6]}"
-        return Stage(self._root / place, token, self._cache, self._seeded)
-
-    def _seeded(self) -> Path:
-        """Return a project with a measured run and its baseline, made by whoever asks first."""
-        if self._seed is None:
-            stage = self._stage("seed")
-            done = stage.perf("--perf-processes=1")
-            assert done.code == 0, done.out
-            run = str(stage.run_file())
-            assert not stage.cli("baseline", "accept", run, "--reason=a seed").code
-            self._seed = stage.project
-        return self._seed
+        return Stage(self._root / place, token, self._cache)
 
 
 def _left_behind(stage: Stage) -> str:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
-from faults.lab import BOUND, CHECK, FIRST, HEAD, QUICK, SECOND, Done, Scene, Stage, gone_on
+from faults.lab import BOUND, CHECK, FIRST, HEAD, Done, Scene, Stage
 from faults.rows import Fault, ending, exits, of
 
 GROUP = "around"
 SECRET = "s3cr3t"  # noqa: S105 - looked for in all that is written
-GIT = ("git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main")
 ASCII: Mapping[str, str | None] = {
     "LC_ALL": "C", "LANG": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0",
     "PYTHONIOENCODING": "ascii",
@@ -116,29 +113,6 @@ def perf_cases():
     return stage.perf("+bad", *CHECK, wrap=inside)
 
 
-def repository(place: Path) -> str:
-    """Make a repository with one commit of all that is there; return its id."""
-    place.mkdir(exist_ok=True)
-    (place / "name").write_text(place.name, encoding="utf-8")
-    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    for words in (("init", "-q"), ("add", "-A"), ("commit", "-qm", "x")):
-        subprocess.run((*GIT, *words), cwd=place, env=env, check=True, capture_output=True)
-    found = subprocess.run((*GIT, "rev-parse", "HEAD"), cwd=place, env=env, check=True,
-                           capture_output=True)  # fmt: skip
-    return found.stdout.decode().strip()
-
-
-def moved(stage: Stage) -> Done:
-    """Move a project whose run was interrupted, and go on."""
-    stage.perf(*QUICK)
-    path = stage.run_file()
-    path.write_bytes(path.read_bytes()[: path.stat().st_size * 7 // 10])
-    place = stage.root / "tmp" / "moved"
-    shutil.move(stage.project, place)
-    done = stage.call(*stage.command(*QUICK, "--perf-resume"), cwd=place)
-    return gone_on(Done(done.code, done.out, place))
-
-
 def telling(stage: Stage) -> dict[str, str]:
     """Run with a password on the command line; return what holds it."""
     url = f"perf_history=postgresql://ci:{SECRET}@127.0.0.1:1/db"
@@ -199,7 +173,56 @@ def gone(stage: Stage) -> Done:
     return stage.cli("history", FIRST, wrap=("sh", "-c", leave, "sh"))
 
 
-RIGHT = f"exit 0: 1 result of {FIRST}; 1 result of {SECOND}; 1 run file"
+AT_ONCE = (
+    HEAD
+    + '''
+@perfsuite.case(axes={"n": ["a"]}, source="made up")
+def wait(ctx, n):
+    """Take half a second."""
+    def fn(values):
+        time.sleep(0.5)
+        return double(values)
+    return workload(fn)
+
+@perfsuite.hookimpl
+def perf_cases():
+    return [wait]
+'''
+)
+
+
+def on_terminal(stage: Stage) -> Done:
+    """Run on a terminal, where progress is shown."""
+    stage.write("slow.py", AT_ONCE)
+    ours, theirs = os.openpty()
+    shown: list[bytes] = []
+
+    def read() -> None:
+        try:
+            while data := os.read(ours, 4096):
+                shown.append(data)
+        except OSError:  # the other side was closed
+            pass
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    env = {"TERM": "xterm", "COLUMNS": "150", "LINES": "40"}
+    run = stage.start(stage.command("+slow", *CHECK, "--perf-select=pack=slow"), env,
+                      stdin=theirs, stdout=theirs, stderr=theirs)  # fmt: skip
+    os.close(theirs)
+    done = stage.ended(run)
+    reader.join(10)
+    os.close(ours)
+    return Done(done.code, b"".join(shown).decode(errors="replace"), stage.project)
+
+
+def in_progress(done: Done, see: str) -> None:
+    """Look at what was shown while it ran: escape sequences are the terminal's there."""
+    before = done.out.partition("perf .")[0]
+    assert done.code == 0, done.out[-500:]
+    assert "slow.wait[n=a]" in before, f"{see}: {before[-500:]!r}"
+
+
 OK = "exit 0: 2 checked"
 ROWS: tuple[tuple[str, str, Callable[[Stage], Any]], ...] = (
     ("1 GiB of data: ulimit -d (D12)", OK, limited(f"--data={1 << 30}")),
@@ -208,7 +231,6 @@ ROWS: tuple[tuple[str, str, Callable[[Stage], Any]], ...] = (
      given(HOME=None, PYTHONHASHSEED="1", PYTHONWARNINGS="error", COLUMNS="1", **ASCII)),
     ("a project that cannot be written", "exit 4: do:", read_only),
     ("a command in a folder that was removed", "exit 2: current folder; do:", gone),
-    ("a moved project goes on (D26)", RIGHT, moved),
 )  # fmt: skip
 TOLD, FULL = Scene("secret", telling), Scene("full", full_tmp)
 FAULTS = (
@@ -220,6 +242,8 @@ FAULTS = (
     *(Fault(GROUP, f"a password on the command line: {name} (D9)", "it is not there", TOLD,
             of(name, holds_no_secret))
       for name in ("output", ".perfsuite", "reports", "baselines", "junit.xml")),
+    Fault(GROUP, "an id on a terminal while it runs (D29)", "slow.wait[n=a]",
+          Scene("terminal", on_terminal), in_progress, is_alone=True),
     Fault(GROUP, "a worker prints GitHub's commands (D28)", "no line but perfsuite's own acts",
           Scene("workflow", workflow), commands, is_alone=True),
 )  # fmt: skip

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from faults import bad_history, interrupts, own_names, shown_text, surroundings, workloads
+from faults import interrupts, own_names, surroundings, workloads
 from faults.lab import Lab
 from faults.rows import Fault
 
 FAULTS = (
     *workloads.FAULTS,
     *own_names.FAULTS,
-    *bad_history.FAULTS,
     *surroundings.FAULTS,
     *interrupts.FAULTS,
-    *shown_text.FAULTS,
 )
 
 
