@@ -32,7 +32,8 @@ def outcome_of(folder: Path, *words: Word | Status) -> Outcome:
     source = "baseline nvidia-h200"
     basis = Basis(
         expected={
-            one.id: Expected(entry=entries.get(one.id), source=source) for one in run.variants
+            one.id: Expected(entry=entries.get(one.id), source=source, commit="c0ffee1")
+            for one in run.variants
         }
     )
     return Outcome(basis.hold(run), folder / "x.jsonl", basis)
@@ -48,7 +49,7 @@ def closed(outcome: Outcome, options: Config) -> Closing:
         ([Word.SAME], []),
         ([Word.SAME, Word.FASTER], ["to keep what is new or faster", ACCEPT]),
         ([Word.NEW], ["run again to compare", ACCEPT]),
-        ([Word.SLOWER], ["measure", SELECT, "only if the", ACCEPT]),
+        ([Word.SLOWER], ["measure", SELECT, "see what", "git diff", "only if the", ACCEPT]),
         ([Status.SKIPPED], []),
         ([Status.DISTURBED, Word.SAME], []),
         ([Status.WRONG, Word.FASTER], []),
@@ -70,11 +71,11 @@ def test_the_report_is_named_and_what_to_do_next(
 def test_what_is_unclear_is_told_how_it_is_decided(tmp_path: Path) -> None:
     outcome = outcome_of(tmp_path, Word.UNCLEAR)
     lines = closed(outcome, replace(OPTIONS, report=tmp_path)).lines
-    assert any(line.endswith(" --perf-against=REV") for line in lines)
+    assert any(line.endswith(" --perf-against=c0ffee1") for line in lines)
     against = structs.replace(outcome.run, against=Revision(commit="abc", name="HEAD"))
     lines = closed(replace(outcome, run=against), replace(OPTIONS, report=tmp_path)).lines
     assert "=12</code>" in (tmp_path / outcome.run.id / "index.html").read_text("utf-8")
-    assert not any("REV" in line or "accept" in line for line in lines)
+    assert not any("=c0ffee1" in line or "accept" in line for line in lines)
 
 
 def test_a_report_that_cannot_be_written_loses_nothing_else(tmp_path: Path) -> None:

@@ -305,7 +305,7 @@ def _parts(explanation: Explanation) -> Iterator[str]:
     is_clock, is_between = explanation.is_clock, explanation.is_between
     if clock and is_clock:
         yield _clock_words(clock)
-    yield from map(_cause, causes[:MOST_CAUSES])
+    yield from dict.fromkeys(map(_cause, causes[:MOST_CAUSES]))
     if len(causes) > MOST_CAUSES:
         yield f"{len(causes) - MOST_CAUSES} more kernels with a part in it"
     if is_between:
@@ -407,9 +407,13 @@ def facts_words(code: CodeChange, most: int = MOST_FACTS) -> str:
 
 def _code_facts(code: CodeChange | None) -> list[Fact]:
     return [
-        (name.replace("_", " "), view.amount(old, ""), view.amount(new, ""))
+        (_spelled(name), view.amount(old, ""), view.amount(new, ""))
         for name, old, new in (code.facts if code else ())
     ]
+
+
+def _spelled(name: str) -> str:
+    return re.sub("(.+) width", r"bytes of a \1", name.replace("_", " "))
 
 
 def _fact_words(fact: Fact) -> str:

@@ -239,12 +239,11 @@ def advice(run_view: RunView) -> Iterator[Step]:
 def _beside(run_view: RunView, moved: Group) -> Iterator[Step]:
     """Say how what moved is decided and understood, beside the code that it is compared with."""
     run, base = run_view.run, run_view.bases[0][0] if run_view.bases else ""
-    is_known = bool(base) and "-" not in base
+    is_known = bool(base) and "-" not in base  # a tree that was changed is in no commit
     old, now, file = view.commit(base), view.commit(run.commit), moved.first.variant.case.file
-    if not run.against:
-        rev, what = (old, "") if is_known else ("REV", "; write that commit for REV")
-        told = f"measure {moved.name} now and at its baseline's commit, alternating{what}"
-        yield Step(told, f"{moved.command} --perf-against={rev}")
+    if is_known and not run.against:
+        told = f"measure {moved.name} now and at its baseline's commit, alternating"
+        yield Step(told, f"{moved.command} --perf-against={old}")
     if is_known and "/" in file and old != now:
         shas = [old, *([] if run.is_dirty else [now])]
         diff = f"git diff {' '.join(shas)} -- {file.rpartition('/')[0]}"
