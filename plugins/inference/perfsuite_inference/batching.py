@@ -9,22 +9,17 @@ from typing import Any
 import perfsuite
 from perfsuite import Claim, Inspection, Metric, Regime, Scenario, cuda, package
 from perfsuite.gpu import torch
-from perfsuite_inference.batching_ticks import Rules, tick_through
+from perfsuite_inference.batching_ticks import tick_through
 from perfsuite_inference.engine import Desk, ModelBackend
 from perfsuite_inference.model import SHAPES, Llama
 from perfsuite_inference.scheduler import (
-    INTERACTIVE,
-    Chunked,
-    Continuous,
-    CostModel,
-    Costs,
+    PLANS,
     Demand,
     Lengths,
-    Policy,
-    RealClock,
     Request,
-    Served,
-    Static,
+    Rules,
+    Seat,
+    Virtual,
     draw_prompts,
     draw_trace,
     serve,
@@ -37,14 +32,7 @@ _TRACE_SEED = 1
 # The virtual server. Its costs define the case and were not measured: 18 ms to read the weights
 # (of the order of 70e9 parameters on some GPUs), 0.1 ms a token read or a row decoded. A step of
 # 64 rows then takes 24.4 ms, and one that spends the whole budget 37.2 ms, of the 40 ms allowed.
-_TICK_US = 100
-RULES = Rules(
-    slots=64,
-    timeout_us=100_000,
-    budget=192,
-    costs=Costs(prefill_us=18_000, token_us=100, decode_us=18_000, row_us=100),
-    tick_us=_TICK_US,
-)
+RULES = Rules(slots=64, timeout_us=100_000, budget=192, fixed_us=18_000, token_us=100, tick_us=100)
 _REQUESTS = 120
 
 # The real one: all requests come within 20 ms, a batch that is not full waits for 5 ms.
@@ -90,42 +78,23 @@ def batching_model(ctx: Any, rate: int, impl: str) -> Inspection:
     """
     window_us = _REQUESTS * 1_000_000 // rate
     lengths = Lengths(256, 16, 2048), Lengths(128, 4, 1024)
-    trace = draw_trace(Demand(_REQUESTS, window_us, *lengths, _TICK_US), _TRACE_SEED)
+    trace = draw_trace(Demand(_REQUESTS, window_us, *lengths, RULES.tick_us), _TRACE_SEED)
 
-    def served() -> tuple[Served, ...]:
-        return serve_virtually(trace, policy_of(impl, RULES), RULES)
+    def served() -> list[Seat]:
+        return serve(trace, PLANS[impl], Virtual(RULES), RULES)
 
-    def wrong() -> dict[str, float]:
-        admitted = ((each, replace(each.request, arrival_us=each.admitted_us)) for each in served())
-        return modelled([replace(each, request=request) for each, request in admitted])
+    def late(seat: Seat) -> Seat:
+        return replace(seat, request=replace(seat.request, arrival_us=seat.admitted_us))
 
     return Inspection(
-        read=lambda: modelled(served()),
-        reference=lambda: tick_through(trace, impl, RULES, INTERACTIVE),
-        wrong=wrong,
+        read=lambda: _declared(served(), _MODELLED),
+        reference=lambda: tick_through(trace, impl, RULES),
+        wrong=lambda: _declared([late(seat) for seat in served()], _MODELLED),
     )
 
 
-def policy_of(impl: str, rules: Rules) -> Policy:
-    """Return the policy of an implementation."""
-    if impl == "static":
-        return Static(rules.timeout_us)
-    return Chunked(rules.budget) if impl == "chunked" else Continuous()
-
-
-def serve_virtually(trace: Sequence[Request], policy: Policy, rules: Rules) -> tuple[Served, ...]:
-    """Serve a trace on a virtual clock."""
-    model = CostModel(rules.costs)
-    return serve(trace, policy, model, model, slots=rules.slots)
-
-
-def modelled(served: Sequence[Served]) -> dict[str, float]:
-    """Return the metrics of ``batching_model``."""
-    return _declared(served, _MODELLED)
-
-
-def _declared(served: Sequence[Served], metrics: Sequence[Metric]) -> dict[str, float]:
-    found = summarise(served)
+def _declared(served: Sequence[Seat], metrics: Sequence[Metric]) -> dict[str, float]:
+    found = summarise(served, RULES)
     return {metric.name: found[metric.name] for metric in metrics}
 
 
@@ -173,14 +142,14 @@ def batching(ctx: Any, size: str, slots: int, impl: str) -> Scenario:
     trace = draw_trace(demand, _TRACE_SEED)
     model = Llama(shape, ctx.device)
     desk = Desk(model, slots=slots, most_prompt=demand.prompt.most, length=_length_of(size))
-    policy = policy_of(impl, replace(RULES, timeout_us=_TIMEOUT_US))
+    rules = replace(RULES, slots=slots, timeout_us=_TIMEOUT_US)
 
     def prompts(seed: int) -> list[list[int]]:
         return draw_prompts(trace, shape.vocab, seed)
 
     def run(seed: int, *, resets: bool = True) -> tuple[Any, dict[str, float]]:
         backend = ModelBackend(desk, prompts(seed), resets=resets)
-        served = serve(trace, policy, backend, RealClock(), slots=slots)
+        served = serve(trace, PLANS[impl], backend, rules)
         tokens = torch.tensor([token for output in backend.outputs for token in output])
         return tokens, _declared(served, _PLAYED)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
 
-from perfsuite_inference.scheduler import Costs, Limits, Request
+from perfsuite_inference.scheduler import Request, Rules
 
 
 @dataclass(slots=True)
@@ -29,20 +29,7 @@ class _Record:
 _Work = list[tuple[_Record, int]]  # (who, tokens of its prompt; 0 for a decoded token)
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What the server is told: its slots, the numbers of ``Static`` and ``Chunked``, its costs."""
-
-    slots: int
-    timeout_us: int
-    budget: int
-    costs: Costs
-    tick_us: int
-
-
-def tick_through(
-    trace: Sequence[Request], impl: str, rules: Rules, limits: Limits
-) -> dict[str, float]:
+def tick_through(trace: Sequence[Request], impl: str, rules: Rules) -> dict[str, float]:
     """Play a trace whose times are whole ticks; return the metrics of ``batching_model``."""
     records = [
         _Record(item.arrival_us // rules.tick_us, item.prompt_tokens, item.output_tokens)
@@ -56,28 +43,18 @@ def tick_through(
             owed -= _finish(work, tick)
             work = []
         if not work:
-            _arrive(records, tick)
+            for record in (one for one in records if one.place == "outside"):
+                record.place = "queue" if record.arrival <= tick else "outside"
             work, rows = choose(records, rules, tick)
             left = _ticks(work, rows, rules) if work else 0
         tick += 1
         left -= bool(work)
-    return _metrics(records, rules.tick_us, limits)
-
-
-def _arrive(records: list[_Record], tick: int) -> None:
-    for record in records:
-        if record.arrival <= tick and record.place == "outside":
-            record.place = "queue"
+    return _metrics(records, rules)
 
 
 def _ticks(work: _Work, rows: int, rules: Rules) -> int:
-    costs, tick_us = rules.costs, rules.tick_us
     read = sum(tokens for _, tokens in work)
-    fixed = [costs.prefill_us] * (read > 0) + [costs.decode_us] * (rows > 0)
-    exact = Fraction(max(fixed) + costs.token_us * read + costs.row_us * rows, tick_us)
-    if exact.denominator != 1:
-        raise ValueError(f"a step of {exact} ticks of {tick_us} us; let all costs be whole ticks")
-    return int(exact)
+    return (rules.fixed_us + rules.token_us * (read + rows)) // rules.tick_us
 
 
 def _finish(work: _Work, tick: int) -> int:
@@ -138,27 +115,25 @@ def _choose_mixed(records: list[_Record], rules: Rules, tick: int) -> tuple[_Wor
     return work, rows
 
 
-def _metrics(records: list[_Record], tick_us: int, limits: Limits) -> dict[str, float]:
+def _metrics(records: list[_Record], rules: Rules) -> dict[str, float]:
     waits = [Fraction(record.stamps[0] - record.arrival) for record in records]
     paces = [Fraction(sum(gaps), len(gaps)) for gaps in map(_gaps, records) if gaps]
     gaps = [Fraction(gap) for record in records for gap in _gaps(record)]
     end = max(record.stamps[-1] for record in records)
     good = 0
-    for record in records:
+    for record, wait in zip(records, waits, strict=True):
         mean = Fraction(sum(_gaps(record)), max(1, len(_gaps(record))))
-        is_soon = (record.stamps[0] - record.arrival) * tick_us <= limits.ttft_us
-        good += is_soon and mean * tick_us <= limits.tpot_us
-    tokens = sum(record.owed for record in records)
-    unit_ms, end_s = Fraction(tick_us, 1000), Fraction(end * tick_us, 1_000_000)
+        good += wait * rules.tick_us <= rules.ttft_us and mean * rules.tick_us <= rules.tpot_us
+    unit_ms = Fraction(rules.tick_us, 1000)
     return {
         "ttft_ms_p50": float(_rank(waits, 50) * unit_ms),
         "ttft_ms_p99": float(_rank(waits, 99) * unit_ms),
         "tpot_ms_p50": float(_rank(paces, 50) * unit_ms),
         "tpot_ms_p99": float(_rank(paces, 99) * unit_ms),
         "itl_ms_p99": float(_rank(gaps, 99) * unit_ms),
-        "goodput_rps": float(good / end_s),
+        "goodput_rps": float(1000 * good / (end * unit_ms)),
         "makespan_ms": float(end * unit_ms),
-        "tokens": float(tokens),
+        "tokens": float(sum(record.owed for record in records)),
     }
 
 
@@ -167,10 +142,10 @@ def _gaps(record: _Record) -> list[int]:
 
 
 def _rank(values: list[Fraction], percent: int) -> Fraction:
-    """Return the least value that ``percent`` of all do not exceed, by counting; 0 of none."""
+    """Return the least value that ``percent`` of all do not exceed, by counting."""
     seen = 0
     for value, times in sorted(Counter(values).items()):
         seen += times
         if 100 * seen >= percent * len(values):
             return value
-    return Fraction(0)
+    raise ValueError("there are no values")

@@ -22,13 +22,8 @@ class ConcatCache:
         """Return a cache with the same contents that grows on its own; no tensor is copied."""
         return ConcatCache(self._kept)
 
-    def store(self, layer: int, k: Any, v: Any, rows: Any) -> None:
-        """Keep a prompt's keys and values [b, kv_heads, s, d]; rows must be all rows in order."""
-        if rows.numel() != k.shape[0] or self._kept[layer] is not None:
-            raise ValueError(
-                f"a prompt for {rows.numel()} rows of a cache that grows as one: "
-                "store all rows once, or take a StaticCache"
-            )
+    def store(self, layer: int, k: Any, v: Any, rows: Any) -> None:  # noqa: ARG002 - as others
+        """Keep a prompt's keys and values [b, kv_heads, s, d]; rows are all rows in order."""
         self._kept[layer] = (k.contiguous(), v.contiguous())
 
     def begin(self, positions: Any) -> None:

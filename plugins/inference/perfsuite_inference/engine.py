@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from perfsuite.gpu import torch
 from perfsuite_inference.cache import StaticCache
 from perfsuite_inference.model import Llama, captured
-from perfsuite_inference.scheduler import Piece, Step
+from perfsuite_inference.scheduler import Step
 
 
 class Desk:
@@ -74,7 +75,8 @@ class Desk:
 class ModelBackend:
     """Carries out steps at a desk, and keeps each request's tokens by its number.
 
-    ``resets=False`` forgets that a slot's next request starts from position 0 again.
+    Prompts are read whole. Its clock is the host's, from its making on. ``resets=False`` forgets
+    that a slot's next request starts from position 0 again.
     """
 
     def __init__(
@@ -82,35 +84,35 @@ class ModelBackend:
     ) -> None:
         self._desk, self._resets = desk, resets
         self._prompts = desk.upload(prompts)
-        self._live: tuple[int, ...] = ()
+        self._live: list[int] = []
         self._ends = [0] * desk.slots
         self.outputs: list[list[int]] = [[] for _ in prompts]
         desk.clear()
+        self._begun_ns = time.perf_counter_ns()
+
+    def now_us(self) -> int:
+        """Return the time."""
+        return (time.perf_counter_ns() - self._begun_ns) // 1000
+
+    def wait_until(self, time_us: int) -> None:
+        """Sleep until this time, unless it has passed."""
+        while (left_us := time_us - self.now_us()) > 0:
+            time.sleep(left_us / 1e6)
 
     def run(self, step: Step) -> None:
         """Launch a step, and wait for its tokens as a server does that streams them."""
-        for piece in step.prefill:
-            self._read(piece)
+        for seat, length in step.prefill:
+            position = length
+            if not self._resets:
+                position = min(self._ends[seat.slot] + length, self._desk.length - 1)
+                self._ends[seat.slot] = position + seat.request.output_tokens - 1
+            self._desk.read(seat.slot, self._prompts[seat.request.index], length, position)
         if step.decode:
-            live = tuple(seat.slot for seat in step.decode)
+            live = [seat.slot for seat in step.decode]
             if live != self._live:
                 self._desk.let_live(live)
                 self._live = live
             self._desk.decode()
         tokens = self._desk.tokens.tolist()
-        for seat in (*(piece.seat for piece in step.prefill), *step.decode):
+        for seat in (*(seat for seat, _ in step.prefill), *step.decode):
             self.outputs[seat.request.index].append(tokens[seat.slot])
-
-    def _read(self, piece: Piece) -> None:
-        request, slot = piece.seat.request, piece.seat.slot
-        if piece.tokens != request.prompt_tokens:
-            raise ValueError(
-                f"request {request.index} is to be read from {piece.start} to "
-                f"{piece.start + piece.tokens} of {request.prompt_tokens}, but a model reads "
-                "prompts whole: choose a policy that does not cut them"
-            )
-        length = position = request.prompt_tokens
-        if not self._resets:
-            position = min(self._ends[slot] + length, self._desk.length - 1)
-            self._ends[slot] = position + request.output_tokens - 1
-        self._desk.read(slot, self._prompts[request.index], length, position)

@@ -127,8 +127,7 @@ class Llama:
 
         Prompts of several lengths [b] are filled up on the right with any token. ``rows`` [b] are
         the cache's rows to fill (all of them, in order). ``attention`` takes causal q
-        [b, heads, s, d] and k, v [b, kv_heads, s, d]; torch's own fused one if left out. Without a
-        cache nothing is kept.
+        [b, heads, s, d] and k, v [b, kv_heads, s, d]; torch's own fused one if left out.
         """
         batch, length = tokens.shape
         rows = torch.arange(batch, device=self.device) if rows is None else rows
@@ -138,8 +137,7 @@ class Llama:
         for index, layer in enumerate(self.layers):
             q, k, v = (part.transpose(1, 2) for part in self._project(layer, x))
             q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-            if cache is not None:
-                cache.store(index, k, v, rows)
+            cache.store(index, k, v, rows)
             seen = (attention or attend_fused)(q, k, v)
             x = self._finish(layer, x, seen.transpose(1, 2).reshape(batch, length, -1))
         last = torch.full_like(rows, length - 1) if lengths is None else lengths - 1

@@ -121,10 +121,3 @@ def test_parameters_are_those_of_the_published_models() -> None:
     llama_1b, llama_8b = SHAPES["1b"], SHAPES["8b"]
     assert llama_1b.weights + 33 * 2048 == 1_235_814_400
     assert llama_8b.weights + 65 * 4096 + 128256 * 4096 == 8_030_261_248
-
-
-def test_a_cache_that_grows_as_one_is_filled_once(model: Llama) -> None:
-    cache = _cache("concat")
-    model.prefill(PROMPTS, cache)
-    with pytest.raises(ValueError, match="store all rows once"):
-        model.prefill(PROMPTS[:1], cache, rows=torch.tensor([1]))
