@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from store_data import finished, ran
 
-from perfsuite.cli import rendered
+from perfsuite.cli import viewed
 from perfsuite.devices import peaks as roofline
 from perfsuite.devices.peaks import (
     BYTES,
@@ -29,10 +29,12 @@ from perfsuite.devices.peaks import (
 from perfsuite.model import BaselineEntry, BaselineMetric, Pack, Tier, Work
 from perfsuite.packs.find import packs_at
 from perfsuite.report.data import rates_of
+from perfsuite.report.files import write_report
 from perfsuite.run.accept import accept
 from perfsuite.run.config import Config
 from perfsuite.run.expected import find_expected
 from perfsuite.store.baselines import Baselines, read_sku
+from perfsuite.store.runs import load_run
 from perfsuite.workers.catalogue import load_catalogue
 
 ROOT = Path(__file__).parents[1]
@@ -242,7 +244,6 @@ def test_ceiling_that_was_accepted_is_known_to_a_run_without_it(
 def test_a_report_made_again_knows_the_ceilings_of_the_project_s_packs(tmp_path: Path) -> None:
     (tmp_path / "plugins").symlink_to(ROOT / "plugins")
     run = ROOT / "reports" / "example" / "run.jsonl"
-    page = rendered(
-        Config(root=tmp_path, baselines=(ROOT / "baselines",)), str(run), tmp_path / "out"
-    )
+    project = Config(root=tmp_path, baselines=(ROOT / "baselines",)).chosen()
+    page = write_report(viewed(project, load_run(run)), tmp_path / "out")
     assert "impl=cuda], accepted baseline" in page.read_text("utf-8")

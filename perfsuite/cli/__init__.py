@@ -294,7 +294,8 @@ def report(
     baselines: BaselinesOption = None,
 ) -> None:
     """Write the report of a stored run again."""
-    say(str(rendered(with_baselines(find_project(), baselines), run, folder)))
+    project = with_baselines(find_project(), baselines).chosen()
+    say(str(files.write_report(viewed(project, stored_run(project, run)), folder)))
 
 
 @app.command()
@@ -649,11 +650,6 @@ def _known_sku(roots: Sequence[Path], slug: str) -> Sku:
             remedy=f"choose one of {', '.join(sorted(known))}" if known else "accept a run first",
         )
     return read_sku(sku_folder(known[slug], slug))
-
-
-def rendered(project: Config, name: str, folder: Path) -> Path:
-    """Write the page of the run named and return it; ``UsageError`` if it is not there."""
-    return files.write_report(viewed(project.chosen(), stored_run(project, name)), folder)
 
 
 def viewed(project: Config, run: Run) -> RunView:

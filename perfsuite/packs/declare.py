@@ -167,7 +167,8 @@ class Operator:
         """Return what launches one binding, called with inputs."""
         chosen = self.implementations[str(axes[IMPL])].function
         launch = _bound(chosen, axes)
-        return cast("Function", launch(ctx)) if _first(chosen) == "ctx" else launch
+        has_context = "ctx" in inspect.signature(chosen).parameters
+        return cast("Function", launch(ctx)) if has_context else launch
 
     def build(self, ctx: Any, **axes: Scalar) -> Workload:
         """Return the workload of one binding."""
@@ -265,10 +266,6 @@ def _by_axes(build: Function, *, smoke: Any, full: Any, fields: dict[str, Any]) 
                     yield tier, each
 
     return _case(build, axes, points(), fields)
-
-
-def _first(function: Function) -> str:
-    return next(iter(inspect.signature(function).parameters), "")
 
 
 def _axes_of(function: Function) -> tuple[str, ...]:

@@ -108,7 +108,7 @@ class Compared(NamedTuple):
     change: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Measured:
     """A metric that is no clock; ``better`` is empty where nobody declares it."""
 
@@ -361,9 +361,7 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
             # What was judged, where something was: of an exact metric the worst process counts.
             value = change.current if change else now.get(name)
             before = change.baseline if change else stored.center if stored else None
-            better = own.better if own else ""
-            line = Measured(name=name, unit=unit, better=better, value=value, baseline=before)
-            lines.append(line)
+            lines.append(Measured(name, unit, own.better if own else "", value, before))
         return tuple(lines)
 
     @property
@@ -490,6 +488,12 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
         return f"{excepted.short}; {why}" if excepted else why
 
     @property
+    def does(self) -> tuple[str, ...]:
+        """What it does, by whichever implementation: its case, of whichever pack, and its axes."""
+        axes = [one for one in axes_of(self.id) if not one.startswith("impl=")]
+        return self.variant.case.name, self.variant.case.source, *axes
+
+    @property
     def sections(self) -> Markup:
         """What features show of it on the page."""
         return Markup("").join(features().hook.perf_variant_section(variant_view=self))
@@ -613,6 +617,11 @@ class RunView:
     def ran(self) -> tuple[VariantView, ...]:
         """The variants that have more to show than a reason."""
         return tuple(one for one in self.variants if not one.is_skipped)
+
+    @cached_property
+    def beside(self) -> Mapping[tuple[str, ...], list[VariantView]]:
+        """The variants that ran by what they do: all implementations of it, of all packs."""
+        return grouped((o for o in self.ran if o.now() and o.mark.tone != "fail"), lambda o: o.does)
 
     @property
     def is_lean(self) -> bool:

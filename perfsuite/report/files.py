@@ -136,11 +136,6 @@ def across(sides: Sequence[Mapping[str, T]]) -> dict[str, list[T | None]]:
     return {name: [side.get(name) for side in sides] for each in sides for name in each}
 
 
-def _sortable(values: Sequence[float | None]) -> str:
-    """Return values as the page's script sorts by them: a dash stands behind every number."""
-    return " ".join("-" if value is None else f"{value:.5g}" for value in values)
-
-
 def spot(value: float, unit: float = 0.0025) -> int:
     """Return where a bar shows a change, from -70 to 70; it ends at 100 %, linear up to unit."""
     return round(70 * max(-1, min(1, math.asinh(value / unit) / math.asinh(1 / unit))))
@@ -176,7 +171,8 @@ def environment() -> Environment:
         "prose": prose,
         "median": median,
         "spot": spot,
-        "sortable": _sortable,
+        # As the page's script sorts by them: a dash stands behind every number.
+        "sortable": lambda values: " ".join("-" if v is None else f"{v:.5g}" for v in values),
         "log": lambda value, base: math.log(value / base),
     }
     found.policies["json.dumps_kwargs"] = {"separators": (",", ":")}

@@ -178,10 +178,6 @@ def _flag(told: str) -> Option:
     return {"action": "store_true", "help": told}
 
 
-def _one_of(choices: tuple[str, ...], told: str) -> Option:
-    return {"choices": choices, "default": choices[0], "help": told}
-
-
 def _value(
     metavar: str, told: str, *, kind: Callable[[str], object] = str, default: object = None
 ) -> Option:
@@ -201,9 +197,11 @@ OPTIONS: Mapping[str, Option] = {
     "--perf": _flag(
         "measure, judge and report the packs' variants instead of running ordinary tests"
     ),
-    "--perf-tier": _one_of(
-        TIERS, "how many values of each axis: smoke (default, seconds), nightly or full"
-    ),
+    "--perf-tier": {
+        "choices": TIERS,
+        "default": TIERS[0],
+        "help": "how many values of each axis: smoke (default, seconds), nightly or full",
+    },
     "--perf-select": _value("EXPR", f"variants: {GRAMMAR}", default=""),
     "--perf-device": _value(
         "NAME",
