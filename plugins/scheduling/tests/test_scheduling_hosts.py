@@ -93,8 +93,8 @@ def test_decode_layer_in_operators_is_right_and_a_wrong_position_is_refused() ->
 
 def test_requests_beside_long_kernels_are_told_from_lost_ones() -> None:
     torch = pytest.importorskip("torch")
-    mix = green_context.Mix(green_context.Lanes(None, None), print, print, 32, "cpu")
-    expected, wrong = mix.reference(1), mix.wrong(1)
+    drawn = green_context.inputs(1, 32, "cpu")
+    expected, wrong = green_context.expected(*drawn), green_context.without_last_wave(*drawn)
     assert [part.shape for part in expected] == [part.shape for part in wrong]
     assert torch.equal(expected[0], wrong[0])
     lost = (expected[1] != wrong[1]).nonzero()
@@ -127,14 +127,11 @@ def test_clients_do_without_the_daemon_unless_they_are_to_use_it() -> None:
 
 def test_client_answers_what_it_is_asked_until_it_ends() -> None:
     code = "print([]); print([int(input())])"
-    client = mps_mig.Client(
-        subprocess.Popen(
-            [sys.executable, "-uc", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-    )
-    with client.process:
-        assert client.answer() == []
-        client.ask(7)
-        assert client.answer() == [7]
+    with subprocess.Popen(
+        [sys.executable, "-uc", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as client:
+        assert mps_mig.answer_of(client) == []
+        mps_mig.ask(client, 7)
+        assert mps_mig.answer_of(client) == [7]
         with pytest.raises(perfsuite.CaseError, match="ended with 0"):
-            client.answer()
+            mps_mig.answer_of(client)
