@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import perfsuite
@@ -16,12 +15,8 @@ PIECES = 16
 STEPS = 2 * PIECES
 
 
-@dataclass(frozen=True, slots=True)
-class Workspaces:
-    """Who hands out a workspace, and takes it back."""
-
-    take: Callable[[], Any]
-    give: Callable[[Any], object]
+# Who hands out a workspace, and who takes it back.
+Workspaces = tuple[Callable[[], Any], Callable[[Any], object]]
 
 
 @perfsuite.case(
@@ -46,17 +41,9 @@ def async_alloc(ctx: Any, kib: int, impl: str) -> Workload:
     """
     x, y = (torch.empty(smoothing.N, device=ctx.place) for _ in range(2))
     run = _pieces(ctx, {"malloc": _malloc, "kept": _kept}.get(impl, _pool)(ctx, kib << 10))
-    graph: Any = None
-    if impl == "graph":
-        graph = perfsuite.capture(lambda: run(x, y))
-        graph.instantiate()
-
-    def replay(x: Any, y: Any) -> Any:
-        graph.replay()
-        return y
 
     return Workload(
-        fn=run if graph is None else replay,
+        fn=smoothing.captured(run, x, y) if impl == "graph" else run,
         # A graph reads and writes fixed addresses: all get their data in the same tensors.
         make_inputs=lambda rng: (x.copy_(rng.randn(smoothing.N)), y),
         reference=lambda x, y: smoothing.reference(x, y, steps=STEPS),
@@ -68,15 +55,16 @@ def async_alloc(ctx: Any, kib: int, impl: str) -> Workload:
 
 
 def _pieces(ctx: Any, workspaces: Workspaces) -> Callable[[Any, Any], Any]:
+    take, give = workspaces
     step = ctx.load_cuda(smoothing.SOURCE, "step", options=smoothing.OPTIONS)
 
     def run(x: Any, y: Any) -> Any:
         source = x
         for _ in range(PIECES):
-            space = workspaces.take()
+            space = take()
             step(smoothing.BLOCKS, smoothing.THREADS, source, space)
             step(smoothing.BLOCKS, smoothing.THREADS, space, y)
-            workspaces.give(space)
+            give(space)
             source = y
         return y
 
@@ -85,27 +73,19 @@ def _pieces(ctx: Any, workspaces: Workspaces) -> Callable[[Any, Any], Any]:
 
 def _kept(ctx: Any, size: int) -> Workspaces:
     space = torch.empty(size // 4, device=ctx.place)[: smoothing.N]
-    return Workspaces(lambda: space, lambda space: None)
+    return lambda: space, lambda space: None
 
 
 def _malloc(ctx: Any, size: int) -> Workspaces:
-    return Workspaces(
-        # A kernel takes an address as it takes any whole number of 64 bits.
-        take=lambda: int(*asked(driver.cuMemAlloc(size))),
-        give=lambda space: asked(driver.cuMemFree(space)),
+    # A kernel takes an address as it takes any whole number of 64 bits.
+    return (
+        lambda: int(*asked(driver.cuMemAlloc(size))),
+        lambda space: asked(driver.cuMemFree(space)),
     )
 
 
 def _pool(ctx: Any, size: int) -> Workspaces:
-    pool = _keeping_pool()
-    return Workspaces(
-        take=lambda: int(*asked(driver.cuMemAllocFromPoolAsync(size, pool, stream()))),
-        give=lambda space: asked(driver.cuMemFreeAsync(space, stream())),
-    )
-
-
-def _keeping_pool() -> Any:
-    """Return a pool of the first GPU's memory that keeps what is given back to it."""
+    """Take from a pool of the first GPU's memory that keeps what is given back to it."""
     location = driver.CUmemLocation()
     location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
     location.id = 0
@@ -115,7 +95,10 @@ def _keeping_pool() -> Any:
     (pool,) = asked(driver.cuMemPoolCreate(wanted))
     threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
     asked(driver.cuMemPoolSetAttribute(pool, threshold, driver.cuuint64_t(2**64 - 1)))
-    return pool
+    return (
+        lambda: int(*asked(driver.cuMemAllocFromPoolAsync(size, pool, stream()))),
+        lambda space: asked(driver.cuMemFreeAsync(space, stream())),
+    )
 
 
 CASES: tuple[perfsuite.Case | Claim, ...] = (

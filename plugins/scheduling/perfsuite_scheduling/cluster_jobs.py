@@ -1,8 +1,13 @@
-"""A cluster and the jobs that come to it: whole numbers only, the same on every machine."""
+"""A cluster, the jobs that come to it and what is told of their schedule.
+
+Whole numbers only, the same on every machine.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from perfsuite_scheduling import congruence
 
@@ -57,3 +62,31 @@ def rate_of(nodes: frozenset[int] | set[int]) -> int:
     if len(nodes) == 1:
         return INSIDE
     return IN_RACK if len({node // NODES_PER_RACK for node in nodes}) == 1 else ACROSS
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of a simulation: GPU-minutes stranded, GPU-parts redone, first starts by job."""
+
+    jobs: Sequence[Job]
+    stranded: int = 0
+    redone: int = 0
+    starts: dict[int, int] = field(default_factory=dict)
+
+    def started(self, job: Job, now: int) -> None:
+        """Note that a job has begun; what counts is the first time."""
+        self.starts.setdefault(job.number, now)
+
+    def metrics(self, end: int) -> dict[str, float]:
+        """Return the metrics of a schedule that ended then."""
+        waits = sorted(self.starts[job.number] - job.arrival for job in self.jobs)
+        urgent = [self.starts[job.number] - job.arrival for job in self.jobs if job.is_urgent]
+        asked = sum(job.gpus * job.parts for job in self.jobs)
+        return {
+            "goodput_percent": 100 * asked / (GPUS * INSIDE * end),
+            "wait_min_mean": sum(waits) / len(waits),
+            "wait_min_p99": float(waits[math.ceil(0.99 * len(waits)) - 1]),
+            "urgent_wait_min_mean": sum(urgent) / len(urgent),
+            "stranded_percent": 100 * self.stranded / (GPUS * end),
+            "redone_gpu_min": self.redone / INSIDE,
+        }

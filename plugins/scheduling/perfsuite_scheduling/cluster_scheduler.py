@@ -17,10 +17,10 @@ from perfsuite_scheduling.cluster_jobs import (
     NODES,
     NODES_PER_RACK,
     Job,
+    Tally,
     draw_jobs,
     rate_of,
 )
-from perfsuite_scheduling.cluster_tally import Tally
 from perfsuite_scheduling.cluster_ticks import tick_through
 
 JOBS = 300
@@ -68,41 +68,32 @@ def simulate(
     jobs: Sequence[Job], impl: str, *, rate: Callable[[frozenset[int]], int] = rate_of
 ) -> dict[str, float]:
     """Return the metrics of a policy, from event to event."""
-    cluster = Cluster(impl, rate)
-    tally = Tally(jobs)
+    cluster = Cluster(impl, rate, Tally(jobs))
     coming = list(reversed(jobs))
     now = 0
     while coming or cluster.queue or cluster.running:
-        ends = [run.end for run in cluster.running]
-        following = min([*ends, *([coming[-1].arrival] if coming else [])])
+        events = [run.end for run in cluster.running] + [job.arrival for job in coming[-1:]]
         if cluster.queue:
-            tally.stranded += sum(cluster.free) * (following - now)
-        now = following
-        cluster.finish(now)
+            cluster.tally.stranded += sum(cluster.free) * (min(events) - now)
+        now = min(events)
+        for run in [run for run in cluster.running if run.end <= now]:
+            cluster.leave(run)
         while coming and coming[-1].arrival <= now:
             job = coming.pop()
-            cluster.queue.append(Waiting(job, job.parts))
-        cluster.start_jobs(now, tally)
-    return tally.metrics(now)
+            cluster.queue.append(Run(job, job.parts))
+        cluster.start_jobs(now)
+    return cluster.tally.metrics(now)
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A job in the queue, and the parts of its work that are left."""
-
-    job: Job
-    left: int
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Run:
-    """A job on its nodes since ``begun``."""
+    """A job, the parts of its work that are left, and its nodes since ``begun`` if it runs."""
 
     job: Job
     left: int
-    rate: int
-    begun: int
-    places: Counter[int]
+    rate: int = 0
+    begun: int = 0
+    places: Counter[int] = field(default_factory=Counter)
 
     @property
     def end(self) -> int:
@@ -116,45 +107,39 @@ class Cluster:
 
     impl: str
     rate: Callable[[frozenset[int]], int]
+    tally: Tally
     free: list[int] = field(default_factory=lambda: [GPUS_PER_NODE] * NODES)
     running: list[Run] = field(default_factory=list)
-    queue: list[Waiting] = field(default_factory=list)
+    queue: list[Run] = field(default_factory=list)
 
-    def finish(self, now: int) -> None:
-        """Free what has ended."""
-        for run in [run for run in self.running if run.end <= now]:
-            self._leave(run)
-
-    def start_jobs(self, now: int, tally: Tally) -> None:
+    def start_jobs(self, now: int) -> None:
         """Start from the queue's head until one does not fit."""
+        urgent_first = self.impl == "preemptive"
+        place = _spread if self.impl == "fifo" else _pack
         while self.queue:
-            urgent_first = self.impl == "preemptive"
             self.queue.sort(
                 key=lambda w: (urgent_first and not w.job.is_urgent, w.job.arrival, w.job.number)
             )
             head = self.queue[0]
             if sum(self.free) < head.job.gpus and urgent_first and head.job.is_urgent:
-                self._preempt(head.job.gpus, now, tally)
+                self._preempt(head.job.gpus, now)
             if sum(self.free) < head.job.gpus:
                 return
             self.queue.remove(head)
-            self._begin(head, now)
-            tally.started(head.job, now)
+            head.places, head.begun = place(self.free, head.job.gpus), now
+            head.rate = self.rate(frozenset(head.places))
+            for node, count in head.places.items():
+                self.free[node] -= count
+            self.running.append(head)
+            self.tally.started(head.job, now)
 
-    def _begin(self, head: Waiting, now: int) -> None:
-        place = _spread if self.impl == "fifo" else _pack
-        places = place(self.free, head.job.gpus)
-        for node, count in places.items():
-            self.free[node] -= count
-        rate = self.rate(frozenset(places))
-        self.running.append(Run(head.job, head.left, rate, now, places))
-
-    def _leave(self, run: Run) -> None:
+    def leave(self, run: Run) -> None:
+        """Free a job's GPUs."""
         self.running.remove(run)
         for node, count in run.places.items():
             self.free[node] += count
 
-    def _preempt(self, wanted: int, now: int, tally: Tally) -> None:
+    def _preempt(self, wanted: int, now: int) -> None:
         """Stop jobs that are not urgent, the last begun first, if that makes room."""
         victims = [run for run in self.running if not run.job.is_urgent]
         if sum(self.free) + sum(run.job.gpus for run in victims) < wanted:
@@ -162,11 +147,11 @@ class Cluster:
         victims.sort(key=lambda run: (run.begun, run.job.number))
         while sum(self.free) < wanted:
             run = victims.pop()
-            self._leave(run)
+            self.leave(run)
             done = run.job.parts - run.left + (now - run.begun) * run.rate
-            kept = done // CHECKPOINT * CHECKPOINT
-            tally.redone += (done - kept) * run.job.gpus
-            self.queue.append(Waiting(run.job, run.job.parts - kept))
+            self.tally.redone += done % CHECKPOINT * run.job.gpus
+            run.left = run.job.parts - done + done % CHECKPOINT
+            self.queue.append(run)
 
 
 def _spread(free: Sequence[int], wanted: int) -> Counter[int]:

@@ -11,9 +11,9 @@ from perfsuite_scheduling.cluster_jobs import (
     GPUS_PER_NODE,
     NODES_PER_RACK,
     Job,
+    Tally,
     rate_of,
 )
-from perfsuite_scheduling.cluster_tally import Tally
 
 IDLE = -1
 

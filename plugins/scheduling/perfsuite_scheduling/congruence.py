@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from perfsuite.gpu import torch
+
 MULTIPLIER = 1664525
 INCREMENT = 1013904223
 MASK = 2**32 - 1
@@ -18,8 +20,6 @@ def advance(values: Any, rounds: Any) -> Any:
 
     By squaring: the round applied twice is again v -> a v + c, with other a and c.
     """
-    import torch
-
     left = torch.as_tensor(rounds, dtype=torch.int64, device=values.device)
     now = values.long() & MASK
     factor, shift = MULTIPLIER, INCREMENT
@@ -29,6 +29,12 @@ def advance(values: Any, rounds: Any) -> Any:
         factor, shift = factor * factor & MASK, (factor + 1) * shift & MASK
         left >>= 1
     return (now - ((now >> 31) << 32)).int()
+
+
+def draw(generator: Any, *shape: int) -> Any:
+    """Return int32 values of any size, where the generator is."""
+    where = {"dtype": torch.int32, "device": generator.device, "generator": generator}
+    return torch.randint(-(2**31), 2**31 - 1, shape, **where)
 
 
 def keys(count: int) -> list[int]:

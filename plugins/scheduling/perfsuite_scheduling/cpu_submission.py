@@ -95,15 +95,8 @@ def _launch_of(impl: str, x: Any, y: Any) -> Callable[[Any, Any], Any]:
     if impl == "threads":
         return _threaded()
     if impl == "graph":
-        graph = perfsuite.capture(lambda: _one_by_one(x, y))
-        graph.instantiate()
-
-        def replay(x: Any, y: Any) -> Any:
-            graph.replay()
-            return y
-
-        return replay
-    return {"one": _one_by_one, "batched": _batched}[impl]
+        return smoothing.captured(_one_by_one, x, y)
+    return _batched if impl == "batched" else _one_by_one
 
 
 def _threaded() -> Callable[[Any, Any], Any]:

@@ -12,13 +12,6 @@ from perfsuite.gpu import asked, driver, stream, torch
 _ASSIGN_DEFAULT = 1
 
 
-def nodes_of(handle: Any) -> list[Any]:
-    """Return a graph's nodes, in no order."""
-    _, count = asked(driver.cuGraphGetNodes(handle))
-    nodes, _ = asked(driver.cuGraphGetNodes(handle, count))
-    return list(nodes[:count])
-
-
 @dataclass(slots=True)
 class Body:
     """A graph to be filled, or the body of a conditional node.
@@ -69,8 +62,11 @@ class Body:
         self._note()
 
     def _note(self) -> None:
+        """Find the node that is new: the driver tells them in no order."""
         known = {int(node) for node in self.nodes}
-        self.nodes += [node for node in nodes_of(self.handle) if int(node) not in known]
+        _, count = asked(driver.cuGraphGetNodes(self.handle))
+        nodes, _ = asked(driver.cuGraphGetNodes(self.handle, count))
+        self.nodes += [node for node in nodes[:count] if int(node) not in known]
 
 
 class Graph(Body):

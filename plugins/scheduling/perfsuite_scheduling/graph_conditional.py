@@ -54,8 +54,7 @@ def graph_conditional(ctx: Any, impl: str) -> Workload:
         step(left, right)
 
     if impl in EVERY:
-        loop = _asking(steps, more, every=EVERY[impl])
-        run = _begun(lambda: step(a, b), loop)
+        run = _asking(lambda: step(a, b), steps, more, every=EVERY[impl])
     else:
         run = _graph(ctx, lambda: step(a, b), steps, more).replay
 
@@ -86,16 +85,11 @@ def _filled(tensor: Any, first: int, rng: Any) -> Any:
     return tensor
 
 
-def _begun(first: Callable[[], None], loop: Callable[[], None]) -> Callable[[], None]:
+def _asking(
+    first: Callable[[], None], step: Callable[[], None], more: Any, *, every: int
+) -> Callable[[], None]:
     def run() -> None:
         first()
-        loop()
-
-    return run
-
-
-def _asking(step: Callable[[], None], more: Any, *, every: int) -> Callable[[], None]:
-    def loop() -> None:
         is_left = True
         while is_left:
             for _ in range(every - 1):
@@ -104,7 +98,7 @@ def _asking(step: Callable[[], None], more: Any, *, every: int) -> Callable[[], 
             step()
             is_left = bool(more.item())
 
-    return loop
+    return run
 
 
 def _graph(

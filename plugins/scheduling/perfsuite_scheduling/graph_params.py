@@ -54,8 +54,8 @@ def graph_params(ctx: Any, nodes: int, impl: str) -> Workload:
         kernel(blocks_of(x), THREADS, x, y, len(x))
 
     start(*torch.zeros(2, 1, dtype=torch.int32, device=ctx.place))  # loaded before any capture
-    serve = {"stream": _streamed, "recapture": _recaptured, "update": _updated}.get(impl)
-    served = serve(start, nodes) if serve else _bucketed(ctx, start, nodes)
+    serves = {"stream": _streamed, "recapture": _recaptured, "update": _updated}
+    served = serves.get(impl, partial(_bucketed, ctx.place))(start, nodes)
 
     def run(x: Any, y: Any) -> None:
         for request, result in zip(x.split(SIZES), y.split(SIZES), strict=True):
@@ -124,10 +124,10 @@ def _updated(start: Serve, nodes: int) -> Serve:
     return serve
 
 
-def _bucketed(ctx: Any, start: Serve, nodes: int) -> Serve:
+def _bucketed(place: str, start: Serve, nodes: int) -> Serve:
     rooms = {}
     for size in BUCKETS:
-        x, y = torch.zeros(2, size, dtype=torch.int32, device=ctx.place)
+        x, y = torch.zeros(2, size, dtype=torch.int32, device=place)
         graph = perfsuite.capture(partial(_streamed(start, nodes), x, y))
         graph.instantiate()
         rooms[size] = (graph, x, y)

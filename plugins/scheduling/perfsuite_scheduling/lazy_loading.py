@@ -43,7 +43,7 @@ def lazy_loading(ctx: Any, impl: str) -> Scenario:
     the driver says it is in are checked. ``time_us`` is the whole child's.
     """
     del ctx
-    library = _library()
+    library = library_of_torch()
 
     def play(seed: int) -> tuple[Any, Mapping[str, float]]:
         del seed
@@ -63,7 +63,7 @@ def lazy_loading(ctx: Any, impl: str) -> Scenario:
     )
 
 
-def _library() -> str:
+def library_of_torch() -> str:
     """Return the cuBLAS that torch has brought into this process."""
     for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
         path = line.partition("/")[2]

@@ -10,7 +10,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from perfsuite_scheduling.mps_mig_child import ROUNDS, VALUES
 CHILD = Path(__file__).with_name("mps_mig_child.py")
 CLIENTS = 2
 JOBS = 200
-_PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 
 
 @perfsuite.case(
@@ -54,14 +52,17 @@ def mps_mig(ctx: Any, impl: str) -> Scenario:
     a slice, if the GPU has been cut into slices. Neither is ever started, stopped or set up here.
     """
     del ctx
-    clients = _started(impl)
+    lanes = CLIENTS if impl == "one_process" else 1
+    clients = [_process(lanes, variables) for variables in environments_of(impl)]
+    for client in clients:
+        answer_of(client)  # that it is ready
 
     def play(seed: int) -> tuple[Any, Mapping[str, float]]:
         del seed
         begun = time.perf_counter()
         for client in clients:
-            client.ask(JOBS)
-        told = [lane for client in clients for lane in client.answer()]
+            ask(client, JOBS)
+        told = [lane for client in clients for lane in answer_of(client)]
         spent_s = time.perf_counter() - begun
         ranks = statistics.quantiles([us for lane in told for us in lane["times_us"]], n=100)
         metrics = {"job_us_p50": ranks[49], "job_us_p99": ranks[98]}
@@ -77,33 +78,20 @@ def mps_mig(ctx: Any, impl: str) -> Scenario:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Client:
-    """A child process that runs jobs."""
-
-    process: subprocess.Popen[str]
-
-    def ask(self, jobs: int) -> None:
-        """Let it begin."""
-        if self.process.stdin is not None:
-            self.process.stdin.write(f"{jobs}\n")
-            self.process.stdin.flush()
-
-    def answer(self) -> Any:
-        """Return what it says next; raises CaseError if it has ended."""
-        line = self.process.stdout.readline() if self.process.stdout else ""
-        if not line:
-            what = f"a client ended with {self.process.wait()}; its output says why"
-            raise CaseError(what, where=str(CHILD))
-        return json.loads(line)
+def ask(client: subprocess.Popen[str], jobs: int) -> None:
+    """Let a child process begin."""
+    if client.stdin is not None:
+        client.stdin.write(f"{jobs}\n")
+        client.stdin.flush()
 
 
-def _started(impl: str) -> list[Client]:
-    lanes = CLIENTS if impl == "one_process" else 1
-    clients = [Client(_process(lanes, variables)) for variables in environments_of(impl)]
-    for client in clients:
-        client.answer()  # that it is ready
-    return clients
+def answer_of(client: subprocess.Popen[str]) -> Any:
+    """Return what a child process says next; raises CaseError if it has ended."""
+    line = client.stdout.readline() if client.stdout else ""
+    if not line:
+        what = f"a client ended with {client.wait()}; its output says why"
+        raise CaseError(what, where=str(CHILD))
+    return json.loads(line)
 
 
 def _process(lanes: int, variables: Mapping[str, str]) -> subprocess.Popen[str]:
@@ -123,7 +111,7 @@ def environments_of(impl: str) -> Sequence[Mapping[str, str]]:
     if impl == "mig":
         return [{"CUDA_VISIBLE_DEVICES": name} for name in _slices()]
     # A folder without a daemon's pipe: these are to do without, whatever is running.
-    nowhere = {_PIPES: tempfile.gettempdir()}
+    nowhere = {"CUDA_MPS_PIPE_DIRECTORY": tempfile.gettempdir()}
     return [nowhere] if impl == "one_process" else [nowhere] * CLIENTS
 
 

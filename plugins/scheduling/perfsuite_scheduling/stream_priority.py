@@ -17,8 +17,6 @@ LONG_ROUNDS = 1024
 # Blocks of the busy kernel: eight times what a GPU of 132 multiprocessors holds at once.
 BUSY_BLOCKS = 8 * 8 * 132
 PRIORITIES = {"default": 0, "high": -1}
-# What a stamp of `torch.cuda.Event` is told in.
-_MS_US = 1000.0
 
 
 @perfsuite.case(
@@ -41,8 +39,7 @@ def stream_priority(ctx: Any, impl: str) -> Scenario:
     request stood first in its stream to its end (nearest ranks). The time of a play is mostly the
     busy kernels', so there is no claim on it. Results are compared to the bit.
     """
-    busy = ctx.load_cuda(streams.SOURCE, "advance", options=cuda_options(LONG_ROUNDS))
-    short = ctx.load_cuda(streams.SOURCE, "advance", options=cuda_options(SHORT_ROUNDS))
+    busy, short = (streams.load_advance(ctx, rounds) for rounds in (LONG_ROUNDS, SHORT_ROUNDS))
     beside = torch.cuda.Stream(priority=PRIORITIES["default"])
     urgent = torch.cuda.Stream(priority=PRIORITIES[impl])
     load = torch.zeros(BUSY_BLOCKS * streams.THREADS, dtype=torch.int32, device=ctx.place)
@@ -56,7 +53,7 @@ def stream_priority(ctx: Any, impl: str) -> Scenario:
             short(1, SIZE, x, y)
             ended.record()
         torch.cuda.synchronize()
-        return float(begun.elapsed_time(ended)) * _MS_US
+        return 1e3 * float(begun.elapsed_time(ended))
 
     def play(seed: int) -> tuple[Any, dict[str, float]]:
         x = requests(seed, ctx.place)
@@ -65,30 +62,21 @@ def stream_priority(ctx: Any, impl: str) -> Scenario:
         waits = sorted(serve(*pair) for pair in zip(x, y, strict=True))
         return y, {"p50_us": rank(waits, 50), "p99_us": rank(waits, 99)}
 
+    def reference(seed: int) -> Any:
+        return congruence.advance(requests(seed, ctx.place), SHORT_ROUNDS)
+
     def wrong(seed: int) -> Any:
         # The last request is read before its stream was waited for.
-        served = congruence.advance(requests(seed, ctx.place), SHORT_ROUNDS)
+        served = reference(seed)
         served[-1] = 0
         return served
 
-    return Scenario(
-        play=play,
-        reference=lambda seed: congruence.advance(requests(seed, ctx.place), SHORT_ROUNDS),
-        wrong=wrong,
-        tolerance=0.0,
-    )
-
-
-def cuda_options(rounds: int) -> tuple[str, ...]:
-    """Return the macros of streams.cu."""
-    return (f"-DTHREADS={streams.THREADS}", f"-DROUNDS={rounds}")
+    return Scenario(play=play, reference=reference, wrong=wrong, tolerance=0.0)
 
 
 def requests(seed: int, place: str) -> Any:
     """Return the values of all requests, the same from the same seed."""
-    generator = torch.Generator(device=place).manual_seed(seed)
-    shape, low, high = (REQUESTS, SIZE), -(2**31), 2**31 - 1
-    return torch.randint(low, high, shape, dtype=torch.int32, device=place, generator=generator)
+    return congruence.draw(torch.Generator(device=place).manual_seed(seed), REQUESTS, SIZE)
 
 
 def rank(ordered: list[float], percent: int) -> float:

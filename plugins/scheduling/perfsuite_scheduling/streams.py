@@ -16,8 +16,14 @@ SOURCE = Path(__file__).with_name("streams.cu")
 BLOCKS = 16
 THREADS = 256
 ROUNDS = 4096
-OPTIONS = (f"-DTHREADS={THREADS}", f"-DROUNDS={ROUNDS}")
 _N = BLOCKS * THREADS
+
+
+def load_advance(ctx: Any, rounds: int, threads: int = THREADS) -> Callable[..., None]:
+    """Return the kernel that takes so many rounds of each value."""
+    options = (f"-DTHREADS={threads}", f"-DROUNDS={rounds}")
+    kernel: Callable[..., None] = ctx.load_cuda(SOURCE, "advance", options=options)
+    return kernel
 
 
 @perfsuite.operator(
@@ -55,7 +61,7 @@ def _without_last(x: Any, y: Any) -> None:
 
 @streams.impl
 def _one(ctx: Any) -> Callable[[Any, Any], None]:
-    kernel = ctx.load_cuda(SOURCE, "advance", options=OPTIONS)
+    kernel = load_advance(ctx, ROUNDS)
 
     def run(x: Any, y: Any) -> None:
         for source, target in zip(x, y, strict=True):
@@ -76,7 +82,7 @@ def _one(ctx: Any) -> Callable[[Any, Any], None]:
     )
 )
 def _many(ctx: Any, *, kernels: int) -> Callable[[Any, Any], None]:
-    kernel = ctx.load_cuda(SOURCE, "advance", options=OPTIONS)
+    kernel = load_advance(ctx, ROUNDS)
     beside = [torch.cuda.Stream() for _ in range(kernels)]
 
     def run(x: Any, y: Any) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +12,11 @@ import pytest
 from kernel_codes import codes_of
 from perfsuite_scheduling import (
     cluster_scheduler,
-    congruence,
-    cpu_submission,
     dynamic_parallelism,
     green_context,
     lazy_loading,
     megakernel,
     mps_mig,
-    mps_mig_child,
 )
 from perfsuite_scheduling.cluster_jobs import draw_jobs
 from perfsuite_scheduling.cluster_ticks import tick_through
@@ -56,70 +51,9 @@ def test_packing_helps_goodput_and_preemption_helps_urgent_jobs() -> None:
     assert urgent["redone_gpu_min"] > told["packed"]["redone_gpu_min"] == 0
 
 
-@dataclass
-class PlayedGraph:
-    """A captured launch."""
-
-    replay: Callable[[], Any]
-
-    def instantiate(self) -> None:
-        """Do nothing: it can be replayed as it is."""
-
-
-def test_graph_of_requests_is_replayed_on_each_launch_s_data(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pytest.importorskip("torch")
-    from perfsuite.devices.protocol import open_device
-
-    monkeypatch.setattr(perfsuite, "capture", PlayedGraph)
-    context = open_device("cpu").context(3)
-    assert _check(cpu_submission.cpu_submission.build(context, n=100, impl="graph")) is not None
-
-
-@dataclass
-class PlayedContext:
-    """A context in which Python plays the kernels of ``dynamic_parallelism``."""
-
-    device: str = "cpu"
-    place: str = "cpu"
-
-    def load_cuda(self, path: Path, name: str, *, options: Any = ()) -> Callable[..., None]:
-        """Return what plays the kernel; only the parent needs the device's own runtime."""
-        assert f"{name}(" in path.read_text(encoding="utf-8")
-        assert ("-rdc=true" in options) == (name == "parent")
-        played: dict[str, Callable[..., None]] = {
-            "measure": _measure,
-            "child": _child,
-            "parent": _parent,
-        }
-        return played[name]
-
-
-def _measure(grid: int, block: int, x: Any, y: Any, counts: Any, first: int) -> None:
-    for item in range(first, first + grid):
-        counts[item] = count = (
-            1 + ((int(x.numpy()[item, 0]) % 2**32) >> 8) % dynamic_parallelism.MOST
-        )
-        y[item, count:] = x[item, count:]
-
-
-def _child(grid: int, block: int, x: Any, y: Any, item: int, count: int) -> None:
-    assert (grid - 1) * block < count <= grid * block
-    y[item, :count] = congruence.advance(x[item, :count], dynamic_parallelism.ROUNDS)
-
-
-def _parent(grid: int, block: int, x: Any, y: Any) -> None:
-    counts = [0] * grid
-    _measure(grid, block, x, y, counts, 0)
-    for item, count in enumerate(counts):
-        _child(-(-count // block), block, x, y, item, count)
-
-
 @pytest.mark.parametrize(("impl", "reads"), [("host_each", 5), ("host_once", 1), ("device", 0)])
-def test_every_item_is_launched_with_its_size(impl: str, reads: int) -> None:
-    pytest.importorskip("torch")
-    built: Any = dynamic_parallelism.dynamic_parallelism.build(PlayedContext(), items=5, impl=impl)
+def test_every_item_is_launched_with_its_size(ctx: Any, impl: str, reads: int) -> None:
+    built: Any = dynamic_parallelism.dynamic_parallelism.build(ctx, items=5, impl=impl)
     assert _check(built) == 0.0
     assert built.exact() == {"host_reads": reads}
 
@@ -159,8 +93,8 @@ def test_decode_layer_in_operators_is_right_and_a_wrong_position_is_refused() ->
 
 def test_requests_beside_long_kernels_are_told_from_lost_ones() -> None:
     torch = pytest.importorskip("torch")
-    mix = green_context.Mix(green_context.Lanes(None, None), print, print, 32, "cpu")
-    expected, wrong = mix.reference(1), mix.wrong(1)
+    drawn = green_context.inputs(1, 32, "cpu")
+    expected, wrong = green_context.expected(*drawn), green_context.without_last_wave(*drawn)
     assert [part.shape for part in expected] == [part.shape for part in wrong]
     assert torch.equal(expected[0], wrong[0])
     lost = (expected[1] != wrong[1]).nonzero()
@@ -176,21 +110,11 @@ def test_cublas_is_the_one_that_torch_has_loaded(monkeypatch: pytest.MonkeyPatch
     pytest.importorskip("torch")
     line = "7f00 r-xp 00000000 00:00 1 "
     maps = f"{line}\n{line}/my libs/libcublasLt.so.13\n{line}/my libs/libcublas.so.13\n"
-    asked: list[str] = []
-
-    def child_times(library: str, impl: str) -> dict[str, float]:
-        asked.append(library)
-        return dict.fromkeys(("sum", "mode", "context_ms", "map_ms", "load_ms", "first_gemm_ms"), 1)
-
-    monkeypatch.setattr(lazy_loading, "child_times", child_times)
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: maps)
-    built = lazy_loading.lazy_loading.build(None, impl="lazy")
-    assert isinstance(built, perfsuite.Scenario)
-    built.play(0)
-    assert asked == ["/my libs/libcublas.so.13"]
+    assert lazy_loading.library_of_torch() == "/my libs/libcublas.so.13"
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: line)
     with pytest.raises(perfsuite.CaseError, match="has not loaded libcublas"):
-        lazy_loading.lazy_loading.build(None, impl="lazy")
+        lazy_loading.library_of_torch()
 
 
 def test_clients_do_without_the_daemon_unless_they_are_to_use_it() -> None:
@@ -203,25 +127,11 @@ def test_clients_do_without_the_daemon_unless_they_are_to_use_it() -> None:
 
 def test_client_answers_what_it_is_asked_until_it_ends() -> None:
     code = "print([]); print([int(input())])"
-    client = mps_mig.Client(
-        subprocess.Popen(
-            [sys.executable, "-uc", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-    )
-    with client.process:
-        assert client.answer() == []
-        client.ask(7)
-        assert client.answer() == [7]
+    with subprocess.Popen(
+        [sys.executable, "-uc", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as client:
+        assert mps_mig.answer_of(client) == []
+        mps_mig.ask(client, 7)
+        assert mps_mig.answer_of(client) == [7]
         with pytest.raises(perfsuite.CaseError, match="ended with 0"):
-            client.answer()
-
-
-def test_what_a_client_leaves_is_what_its_rounds_give(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torch")
-    monkeypatch.setattr(mps_mig, "VALUES", 3)
-    monkeypatch.setattr(mps_mig, "ROUNDS", 2)
-    values = list(range(3))
-    for _ in range(2 * 4):
-        values = [(congruence.MULTIPLIER * v + congruence.INCREMENT) % 2**32 for v in values]
-    assert mps_mig.left_after(4) == sum(values)
-    assert mps_mig_child.VALUES == 4096
+            mps_mig.answer_of(client)

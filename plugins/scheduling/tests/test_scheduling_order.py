@@ -1,123 +1,14 @@
-"""The barrier and the queue, simulated: blocks in any order, launch after launch."""
+"""The lengths of the queue's items, and the closed form of their work."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
-import numpy as np
 import pytest
 from perfsuite_scheduling import congruence, work_queue
 
-Block = Generator[None, None, None]
 WRAP = 2**32
-
-
-def _run(blocks: list[Block], rng: np.random.Generator) -> None:
-    """Let blocks take turns at random until all have ended; a deadlock is a failure."""
-    turns = 0
-    while blocks:
-        chosen = blocks[rng.integers(len(blocks))]
-        if next(chosen, "ended") == "ended":
-            blocks.remove(chosen)
-        turns += 1
-        assert turns < 200_000, "no block gets on"
-
-
-@dataclass
-class Ring:
-    """`steps` of smoothing.cu, one value a block; whole numbers, so that sums are exact."""
-
-    size: int
-    arrivals: int = 0
-    reads: list[int] = field(default_factory=list)
-    buffers: list[list[int]] = field(default_factory=list)
-
-    def block(self, me: int, count: int, *, waits: bool) -> Block:
-        """Take the steps, a yield wherever another block may come between."""
-        source = self.reads
-        for left in reversed(range(count)):
-            target = self.buffers[left % 2]
-            total = 0
-            for place in (me - 1, me, (me + 1) % self.size):
-                total += source[place]
-                yield
-            target[me] = total
-            source = target
-            if left and waits:
-                yield from self.meet()
-
-    def meet(self) -> Block:
-        """Wait as the kernel does."""
-        before, self.arrivals = self.arrivals, (self.arrivals + 1) % WRAP
-        full = (before // self.size + 1) * self.size % WRAP
-        while (self.arrivals - full) % WRAP >= WRAP // 2:  # a negative int in the kernel
-            yield
-
-
-def _sums(values: list[int], count: int) -> list[int]:
-    for _ in range(count):
-        size = len(values)
-        values = [sum(values[(i + k) % size] for k in (-1, 0, 1)) for i in range(size)]
-    return values
-
-
-def _launches(seed: int, *, waits: bool) -> bool:
-    """Run launch after launch, the counter about to wrap; say whether every result was right."""
-    rng = np.random.default_rng(seed)
-    ring = Ring(8, arrivals=WRAP - 3 * 8)
-    right = True
-    for count in (1, 2, 5, 6):
-        ring.reads = rng.integers(100, size=ring.size).tolist()
-        ring.buffers = [[-1] * ring.size for _ in range(2)]
-        _run([ring.block(me, count, waits=waits) for me in range(ring.size)], rng)
-        right &= ring.buffers[0] == _sums(ring.reads, count)
-    return right
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_barrier_keeps_steps_apart_over_launches_and_a_wrapped_counter(seed: int) -> None:
-    assert _launches(seed, waits=True)
-
-
-def test_steps_without_the_barrier_go_wrong() -> None:
-    assert not _launches(0, waits=False)
-
-
-@dataclass
-class Queue:
-    """`atomic_queue` of work_queue.cu, a yield wherever another block may come between."""
-
-    next: int = 0
-    finished: int = 0
-
-    def block(self, items: int, grid: int, done: list[int]) -> Block:
-        """Take items until there are none."""
-        while True:
-            item, self.next = self.next, self.next + 1
-            yield
-            if item >= items:
-                break
-            done[item] += 1
-            yield
-        before, self.finished = self.finished, self.finished + 1
-        if before == grid - 1:
-            yield
-            self.next = 0
-            yield
-            self.finished = 0
-
-
-@pytest.mark.parametrize(("items", "grid"), [(50, 8), (3, 8), (8, 8), (1, 1)])
-def test_queue_gives_each_item_once_and_is_ready_for_the_next_launch(items: int, grid: int) -> None:
-    rng = np.random.default_rng(1)
-    queue = Queue()
-    for _ in range(5):
-        done = [0] * items
-        _run([queue.block(items, grid, done) for _ in range(grid)], rng)
-        assert done == [1] * items
-        assert (queue.next, queue.finished) == (0, 0)
 
 
 def _static(rounds: tuple[int, ...], workers: int) -> int:
