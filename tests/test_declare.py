@@ -24,7 +24,7 @@ PERFSUITE_API = {api}
     smoke={{"n": 300}},
     nightly=[{{"n": [300, 2000], "impl": ["plain", "late"]}}],
     full={{"n": 5000, "impl": "plain"}},
-    metrics=[perfsuite.KERNELS],
+    metrics=[perfsuite.KERNELS, perfsuite.Metric("ones")],
     canary={{"cpu": {{"n": 300, "impl": "plain"}}}},
     flops=lambda *, n: n,
     source="a book",
@@ -36,6 +36,11 @@ def scale(rng, *, n):
 @scale.reference
 def _reference(x, y):
     return 2 * x.double()
+
+@scale.exact
+def _ones(launch, x, y, *, n):
+    launch(x.fill_(n), y)
+    return {{"ones": float(y[0])}}
 
 @scale.impl
 def _plain(x, y):
@@ -82,7 +87,7 @@ def test_an_operator_is_a_case_with_a_claim_for_what_is_expected(tmp_path: Path)
     assert ends == ("scale_late", "late", "plain")
 
 
-def test_work_and_kernels_are_found_by_measuring(tmp_path: Path) -> None:
+def test_work_kernels_and_exact_metrics_are_found_by_measuring(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     loaded = load_pack("own", written(tmp_path, "own", SCALE.format(api=2)))
     axes: Axes = {"n": 300, "impl": "plain"}
@@ -90,7 +95,7 @@ def test_work_and_kernels_are_found_by_measuring(tmp_path: Path) -> None:
     session = Session(open_device("cpu"), case, axes, Settings(check_only=True), seed=0)
     session.prepare()
     found = session.finish()
-    assert (found.work, found.exact["kernels"]) == (Work(1200, 1200, 300), 2)
+    assert (found.work, found.exact) == (Work(1200, 1200, 300), {"kernels": 2, "ones": 600})
 
 
 def test_another_pack_adds_an_implementation(

@@ -74,6 +74,7 @@ class Operator:
         self.implementations: dict[str, Implementation] = {}
         self._reference: Function | None = None
         self._wrong: list[Function] = []
+        self._exact: Function | None = None
 
     def reference(self, function: Function) -> Function:
         """Take ``function(*inputs, *, axes...)`` as what is right: independent, more precise."""
@@ -83,6 +84,14 @@ class Operator:
     def wrong(self, function: Function) -> Function:
         """Take ``function(*inputs, *, axes...)`` as a mistake that the reference must refuse."""
         self._wrong.append(function)
+        return function
+
+    def exact(self, function: Function) -> Function:
+        """Take ``function(launch, *inputs, *, axes...)`` as what counts metrics without noise.
+
+        ``launch`` is what the implementation is, or what it returned where it takes a ``ctx``.
+        """
+        self._exact = function
         return function
 
     def impl(
@@ -117,7 +126,7 @@ class Operator:
         }
         fields = {**self._fields, **self._of_workload, "canary": {}, "ceilings": {}}
         other = Operator(self._inputs, points, fields)
-        other._reference, other._wrong = self._reference, self._wrong
+        other._reference, other._wrong, other._exact = self._reference, self._wrong, self._exact
         other.implementations = {each.name: each for each in implementations}
         other.place = next((each.function for each in implementations), self._inputs)
         return other
@@ -177,6 +186,7 @@ class Operator:
             make_inputs=_bound(self._inputs, axes),
             reference=_bound(self._reference or launch, axes),
             wrong=tuple(_bound(each, axes) for each in self._wrong),
+            exact=partial(_bound(self._exact, axes), launch) if self._exact else None,
             **{
                 name: _bound(value, axes)() if callable(value) else value
                 for name, value in self._of_workload.items()
