@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -72,8 +73,9 @@ def test_reference_of_float64_is_nearer_than_float64() -> None:
 
 
 def test_bits_grow_with_slices_up_to_float64() -> None:
+    launch, like = partial(fp64_emulation.fp64_emulation.launch, None), torch.empty(0)
     bits = {
-        impl: fp64_emulation.correct_bits(fp64_emulation.launch_of(impl), "cpu")["correct_bits"]
+        impl: fp64_emulation.correct_bits(launch(impl=impl), like, like)["correct_bits"]
         for impl in ("bf16x3", "int8x4", "int8x6", "int8x8", "fp64")
     }
     assert bits["bf16x3"] < bits["int8x4"] < bits["int8x6"] < 50 < min(bits["int8x8"], bits["fp64"])

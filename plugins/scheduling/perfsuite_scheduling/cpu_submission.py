@@ -56,20 +56,15 @@ def cpu_submission(ctx: Any, n: int, impl: str) -> Workload:
     Each step is x = 0.98 x + 0.1, in two operators; any number of steps has a closed form.
     """
     x, y = (torch.empty(REQUESTS, n, device=ctx.place) for _ in range(2))
-    launch = _launch_of(impl, x, y)
-
-    def exact() -> dict[str, float]:
-        run = _batched if impl == "batched" else _one_by_one  # the others issue the same
-        return {"kernels": perfsuite.count_kernels(ctx, lambda: run(x, y))}
-
+    counted = _batched if impl == "batched" else _one_by_one  # the others issue the same
     return Workload(
-        fn=launch,
+        fn=_launch_of(impl, x, y),
         make_inputs=lambda rng: (x.copy_(rng.randn(REQUESTS, n)), y),
         reference=_reference,
         wrong=_without_last,
         captures=False,
         rotates=False,
-        exact=exact,
+        exact=lambda: {"kernels": perfsuite.count_kernels(ctx, lambda: counted(x, y))},
     )
 
 
