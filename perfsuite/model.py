@@ -305,8 +305,8 @@ class Workload(Record, frozen=True, kw_only=True):
     launches write to them, and that the result is the same however often. ``exact(*inputs)``, or
     ``exact()``, returns metrics without noise (launches, bytes), read once per process after the
     check; the case declares them. ``flops`` are the operations of one launch at the rate of
-    ``rate_dtype``; where they are no None the case declares no work, and its bytes are those of
-    inputs and outputs.
+    ``rate_dtype``; None with a rate has torch count the reference's. With either the case declares
+    no work, and its bytes are those of inputs and outputs.
     """
 
     fn: Callable[..., Any]

@@ -111,12 +111,7 @@ class Session:
                 self._note(check(self.device, built, seed=self._data_seed))
             else:
                 self.checked = marked(self.device, built, seed=self._data_seed)
-            rng = self.device.rng(self.seed * SEEDS)
-            inputs = built.make_inputs(rng)
-            if self.work is None and built.flops is not None:
-                read = self.device.bytes_of(inputs) - self.device.bytes_of(rng.outputs)
-                found = Work(read, self.checked.written, built.flops, built.rate_dtype)
-                self.work = self.told["work"] = found
+            inputs = built.make_inputs(self.device.rng(self.seed * SEEDS))
             peak = self.device.peak_bytes(built.fn, inputs)
             if peak is not None:
                 self.exact[PEAK_BYTES.name] = float(peak)

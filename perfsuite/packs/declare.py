@@ -66,7 +66,8 @@ class Operator:
         self._inputs, self._points = inputs, points
         self._of_workload = {name: fields.pop(name) for name in OF_WORKLOAD if name in fields}
         self._fields = fields
-        if "work" not in fields:
+        # With a rate and no number, operations are counted.
+        if not {"work", "rate_dtype"} & {*fields, *self._of_workload}:
             self._of_workload.setdefault("flops", 0.0)
         self.name: str = fields.setdefault("name", inputs.__name__)
         # Where its code stands: in the pack whose variants these are.
@@ -203,7 +204,8 @@ def operator(
     values stands for the product of them. ``impl`` may be left out of a point, which then has all
     implementations. Other fields are those of ``Case``; and of ``Workload``, where a function is
     called with the axes, ``tolerance``, ``captures``, ``rotates``, ``in_place``, ``flops`` and
-    ``rate_dtype``. Bytes are those of inputs and outputs unless ``work`` says otherwise.
+    ``rate_dtype``. Bytes are those of inputs and outputs unless ``work`` says otherwise; with a
+    ``rate_dtype`` and neither ``flops`` nor ``work``, torch counts the reference's operations.
     """
     points = {Tier.SMOKE: smoke, Tier.NIGHTLY: nightly, Tier.FULL: full}
     return lambda inputs: Operator(inputs, points, fields)

@@ -96,7 +96,6 @@ _BEATS = {
     ],
     needs=(cuda(), arch("sm_80+")),
     # The same for all: the operands are bf16, whatever a rung multiplies them with.
-    flops=lambda *, size: 2 * size**3,
     rate_dtype="bf16",
     memory_bytes=lambda size, impl: (24 * size + 8 * min(size, 2048)) * size,
     tags=["tensor-cores", "tiling"],

@@ -30,7 +30,6 @@ def _memory_bytes(dtype: str, n: int, impl: str) -> int:
     ],
     needs=[perfsuite.cuda().when(dtype="bf16")],
     memory_bytes=_memory_bytes,
-    flops=lambda *, n: 2 * n**3,
     rate_dtype=lambda *, dtype: dtype,
     # Each level rounds sums of two to four blocks once more, in bf16 to 8 bits; the errors of the
     # blocks add up where they cancel in the result. Higham, Accuracy and Stability of Numerical
