@@ -112,16 +112,14 @@ class Session:
             else:
                 self.checked = marked(self.device, built, seed=self._data_seed)
             inputs = built.make_inputs(self.device.rng(self.seed * SEEDS))
-            peak = self.device.peak_bytes(built.fn, inputs)
-            if peak is not None:
+            if (peak := self.device.peak_bytes(built.fn, inputs)) is not None:
                 self.exact[PEAK_BYTES.name] = float(peak)
             if built.exact is not None:
                 taken = inputs if signature(built.exact).parameters else ()
                 self.exact.update(self._declared(built.exact(*taken)))
             if KERNELS in self.case.metrics and KERNELS.name not in self.exact:
-                launch = partial(built.fn, *inputs)
-                context = self.device.context(self.seed)
-                self.exact[KERNELS.name] = count_kernels(context, launch)
+                counted = count_kernels(self.device.context(self.seed), partial(built.fn, *inputs))
+                self.exact[KERNELS.name] = counted
 
     @property
     def _data_seed(self) -> int:

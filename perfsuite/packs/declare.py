@@ -152,11 +152,8 @@ class Operator:
                 case=self.name,
                 faster={IMPL: each.name},
                 than={IMPL: beats.impl},
-                by=beats.by,
                 at={axis: v if isinstance(v, tuple) else (v,) for axis, v in beats.at.items()},
-                needs=beats.needs,
-                source=beats.source,
-                metric=beats.metric,
+                **{name: getattr(beats, name) for name in ("by", "needs", "source", "metric")},
             )
             for each in self.implementations.values()
             for beats in each.beats
@@ -177,7 +174,8 @@ class Operator:
         """Return what launches one binding, called with inputs."""
         chosen = self.implementations[str(axes[IMPL])].function
         launch = _bound(chosen, axes)
-        return cast("Function", launch(ctx)) if _first(chosen) == "ctx" else launch
+        is_builder = "ctx" in [*inspect.signature(chosen).parameters][:1]
+        return cast("Function", launch(ctx)) if is_builder else launch
 
     def build(self, ctx: Any, **axes: Scalar) -> Workload:
         """Return the workload of one binding."""
@@ -279,23 +277,16 @@ def _by_axes(build: Function, *, smoke: Any, full: Any, fields: dict[str, Any]) 
     return _case(build, axes, points(), fields)
 
 
-def _first(function: Function) -> str:
-    return next(iter(inspect.signature(function).parameters), "")
-
-
 def _axes_of(function: Function) -> tuple[str, ...]:
     """Return the names of a function's parameters behind the first, which are axes."""
-    return tuple(
-        name
-        for name, parameter in [*inspect.signature(function).parameters.items()][1:]
-        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
-    )
+    others = [*inspect.signature(function).parameters.values()][1:]
+    return tuple(each.name for each in others if each.kind is not each.VAR_KEYWORD)
 
 
 def _bound(function: Function, axes: Axes) -> Function:
     """Return a function with the axes that it names by keyword, or all where it takes any."""
     found = inspect.signature(function).parameters.values()
-    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in found)
-    named = {each.name for each in found if each.kind is inspect.Parameter.KEYWORD_ONLY}
-    given = {name: value for name, value in axes.items() if takes_any or name in named}
+    named = {each.name for each in found if each.kind is each.KEYWORD_ONLY}
+    named |= {*axes} if any(each.kind is each.VAR_KEYWORD for each in found) else set()
+    given = {name: value for name, value in axes.items() if name in named}
     return partial(function, **given) if given else function

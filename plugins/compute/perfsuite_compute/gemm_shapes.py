@@ -31,7 +31,6 @@ _OWN = [arch("sm_90+"), cuda(), package("triton")]
         {"m": 256, "n": 256, "k": 65536},
     ],
     rate_dtype="bf16",
-    memory_bytes=lambda m, n, k, impl: 10 * k * n + 12 * m * n + (2 * m + 8 * min(m, 2048)) * k,
     version=2,
     tags=["tensor-cores", "wave-quantisation", "stream-k"],
     source="Osama et al., Stream-K (arXiv:2301.03598); dimensions and alignment: NVIDIA, Matrix "

@@ -29,8 +29,6 @@ _CUDA = ["cuda_recompute", "cuda_fast", "cuda_hoisted"]
         {"tokens": 4093, "heads": 31, "impl": "cuda_recompute"},
     ],
     needs=[perfsuite.cuda().when(impl=_CUDA)],
-    # Input and output, and the reference's float64 of them.
-    memory_bytes=lambda tokens, heads, impl: tokens * heads * PAIRS * 64,
     flops=lambda *, tokens, heads: 6 * tokens * heads * PAIRS,  # a pair takes 4 products, 2 sums
     rate_dtype="fp32",
     # An fp32 angle of up to 4096 is off by 4096 * 2**-23 = 5e-4 at worst, whoever computes it.

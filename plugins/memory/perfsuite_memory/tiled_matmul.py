@@ -27,8 +27,6 @@ NEEDS = (cuda(), arch("sm_80+"))
     nightly=[{"n": 2048}, {"n": ODD_N, "impl": "registers"}],
     full=[{"n": [1024, 4096]}, {"n": 512, "impl": "torch"}, {"n": ODD_N, "impl": "shared"}],
     rate_dtype="fp32",
-    # Beside the three matrices, the reference's in float64.
-    memory_bytes=lambda n, impl: (3 * 4 + 3 * 8) * n * n,
     # A sum of n roundings that do not know each other: sqrt(n) * 2^-24 is 4e-6 for 4096.
     tolerance=1e-5,
     source=BOEHM,

@@ -23,11 +23,6 @@ def _work(n: int, impl: str) -> Work:
     return Work(read_bytes=moved, write_bytes=moved, flops=2.0 * STEPS * REQUESTS * n)
 
 
-def _memory_bytes(n: int, impl: str) -> int:
-    # Input and output, the float64 reference and one intermediate of it.
-    return REQUESTS * n * (2 * _VALUE_BYTES + 2 * 8)
-
-
 @perfsuite.case(
     smoke={"n": 4096, "impl": ["one", "batched"]},
     nightly=[
@@ -37,7 +32,6 @@ def _memory_bytes(n: int, impl: str) -> int:
     full={"n": 2**22, "impl": ["threads", "batched"]},
     needs=(cuda().when(impl=("threads", "graph")), cuda().when(n=2**22)),
     work=_work,
-    memory_bytes=_memory_bytes,
     metrics=[perfsuite.KERNELS],
     regime=Regime.END_TO_END,
     cold=False,
