@@ -36,7 +36,7 @@ def scale(rng, *, n):
 
 @scale.reference
 def _reference(x, y):
-    return 2 * x.double()
+    return (x.double()[:, None] @ x.new_tensor([[2.0]]).double())[:, 0]
 
 @scale.exact
 def _ones(launch, x, y, *, n):
@@ -88,35 +88,26 @@ def test_an_operator_is_a_case_with_a_claim_for_what_is_expected(tmp_path: Path)
     assert ends == ("scale_late", "late", "plain")
 
 
-def test_work_kernels_and_exact_metrics_are_found_by_measuring(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("said", "work"),
+    [
+        ("flops=lambda *, n: n", Work(1200, 1200, 300)),
+        ("rate_dtype='a'", Work(1200, 1200, 600, "a")),
+    ],
+)
+def test_work_kernels_and_exact_metrics_are_found(tmp_path: Path, said: str, work: Work) -> None:
     pytest.importorskip("torch")
-    loaded = load_pack("own", written(tmp_path, "own", SCALE.format(api=2)))
+    text = SCALE.format(api=2).replace("flops=lambda *, n: n", said)
+    case = load_pack("own", written(tmp_path, "own", text)).cases["scale"]
     axes: Axes = {"n": 300, "impl": "plain"}
-    case = loaded.cases["scale"]
-    session = Session(open_device("cpu"), case, axes, Settings(settle_s=0), seed=0)
-    session.prepare()
-    found = session.finish()
-    assert (found.work, found.exact) == (Work(1200, 1200, 300), {"kernels": 2, "ones": 600})
-
-
-def test_operations_of_a_product_are_counted_in_one_process() -> None:
-    pytest.importorskip("torch")
-
-    @perfsuite.operator(smoke={"n": 64}, rate_dtype="fp32", source="x")
-    def product(rng: Any, *, n: int) -> Any:
-        return rng.randn(n, 32), rng.randn(32, n)
-
-    product.reference(lambda a, b: a.double() @ b.double())
-    product.impl(lambda a, b: a @ b, name="own")
-    case: Any = product.declared()[0]
-    known = open_device("cpu"), case, case.points[0][1], Settings(settle_s=0)
-    made = partial(Session, *known, check_seed=3)
+    made = partial(Session, open_device("cpu"), case, axes, Settings(settle_s=0), check_seed=3)
     first, other = made(seed=0), made(seed=1)
     first.prepare()
     other.check(is_thorough=False)
     other.match(first.checked)
     other.prepare()
-    assert first.work == other.work == Work(2 * 4 * 64 * 32, 4 * 64 * 64, 2 * 64 * 64 * 32, "fp32")
+    found = first.finish()
+    assert (found.work, other.work, found.exact) == (work, work, {"kernels": 2, "ones": 600})
 
 
 def test_another_pack_adds_an_implementation(
