@@ -302,10 +302,11 @@ class Workload(Record, frozen=True, kw_only=True):
     bit). ``captures=False`` keeps ``fn`` out of CUDA graphs. ``rotates=False`` says that the inputs
     are too large or too stateful to copy, so that coldness comes from a flush. Arguments that are
     no outputs must stay as they are, or each launch would have others; ``in_place=True`` says that
-    launches write to them, and that the result is the same however often. ``exact()`` returns
-    metrics without noise (launches, bytes), read once per process after the check; the case
-    declares them. ``flops`` are the operations of one launch at the rate of ``rate_dtype``; where
-    they are no None the case declares no work, and its bytes are those of inputs and outputs.
+    launches write to them, and that the result is the same however often. ``exact(*inputs)``, or
+    ``exact()``, returns metrics without noise (launches, bytes), read once per process after the
+    check; the case declares them. ``flops`` are the operations of one launch at the rate of
+    ``rate_dtype``; None with a rate has torch count the reference's. With either the case declares
+    no work, and its bytes are those of inputs and outputs.
     """
 
     fn: Callable[..., Any]
@@ -318,7 +319,7 @@ class Workload(Record, frozen=True, kw_only=True):
     in_place: bool = False
     flops: float | None = None
     rate_dtype: str = ""
-    exact: Callable[[], Mapping[str, float]] | None = None
+    exact: Callable[..., Mapping[str, float]] | None = None
 
 
 class Inspection(Record, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ PERFSUITE_API = {api}
     smoke={{"n": 300}},
     nightly=[{{"n": [300, 2000], "impl": ["plain", "late"]}}],
     full={{"n": 5000, "impl": "plain"}},
-    metrics=[perfsuite.KERNELS],
+    metrics=[perfsuite.KERNELS, perfsuite.Metric("ones")],
     canary={{"cpu": {{"n": 300, "impl": "plain"}}}},
     flops=lambda *, n: n,
     source="a book",
@@ -35,7 +36,12 @@ def scale(rng, *, n):
 
 @scale.reference
 def _reference(x, y):
-    return 2 * x.double()
+    return (x.double()[:, None] @ x.new_tensor([[2.0]]).double())[:, 0]
+
+@scale.exact
+def _ones(launch, x, y, *, n):
+    launch(x.fill_(n), y)
+    return {{"ones": float(y[0])}}
 
 @scale.impl
 def _plain(x, y):
@@ -82,15 +88,26 @@ def test_an_operator_is_a_case_with_a_claim_for_what_is_expected(tmp_path: Path)
     assert ends == ("scale_late", "late", "plain")
 
 
-def test_work_and_kernels_are_found_by_measuring(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("said", "work"),
+    [
+        ("flops=lambda *, n: n", Work(1200, 1200, 300)),
+        ("rate_dtype='a'", Work(1200, 1200, 600, "a")),
+    ],
+)
+def test_work_kernels_and_exact_metrics_are_found(tmp_path: Path, said: str, work: Work) -> None:
     pytest.importorskip("torch")
-    loaded = load_pack("own", written(tmp_path, "own", SCALE.format(api=2)))
+    text = SCALE.format(api=2).replace("flops=lambda *, n: n", said)
+    case = load_pack("own", written(tmp_path, "own", text)).cases["scale"]
     axes: Axes = {"n": 300, "impl": "plain"}
-    case = loaded.cases["scale"]
-    session = Session(open_device("cpu"), case, axes, Settings(check_only=True), seed=0)
-    session.prepare()
-    found = session.finish()
-    assert (found.work, found.exact["kernels"]) == (Work(1200, 1200, 300), 2)
+    made = partial(Session, open_device("cpu"), case, axes, Settings(settle_s=0), check_seed=3)
+    first, other = made(seed=0), made(seed=1)
+    first.prepare()
+    other.check(is_thorough=False)
+    other.match(first.checked)
+    other.prepare()
+    found = first.finish()
+    assert (found.work, other.work, found.exact) == (work, work, {"kernels": 2, "ones": 600})
 
 
 def test_another_pack_adds_an_implementation(

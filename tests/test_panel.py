@@ -38,7 +38,7 @@ from perfsuite.model import (
     Variant,
     variant_id,
 )
-from perfsuite.workers.panel import Panel, doubted
+from perfsuite.workers.panel import UNSAID_BYTES, Panel, doubted
 from perfsuite.workers.process import Process, Setup, child_environment, host_bytes, inventory, tail
 
 PACKS = Path(__file__).parent / "packs"
@@ -282,14 +282,17 @@ def test_panel_samples_as_it_is_told(panel: Panel) -> None:
 
 
 def test_processes_that_do_not_fit_are_all_fresh_one_after_the_other(
-    panel: Panel, traces: Path
+    panel: Panel, traces: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    size = panel.facts.memory_bytes // 2
-    large = make_variant("steady", "traced", n=100, memory_bytes=size)
-    (result,) = measure(panel, large, processes=4)
-    assert len(list(traces.iterdir())) == 4
-    starts = [block.start_s for process in result.evidence for block in process.blocks]
-    assert all(earlier < later for earlier, later in pairwise(starts))
+    # What says nothing of its memory counts, too.
+    for count, size in ((4, panel.facts.memory_bytes // 2), (8, 0)):
+        facts = structs.replace(panel.facts, memory_bytes=2 * size or UNSAID_BYTES)
+        monkeypatch.setattr(panel, "facts", facts)
+        large = make_variant("steady", "traced", n=100, memory_bytes=size)
+        (result,) = measure(panel, large, processes=4)
+        assert len(list(traces.iterdir())) == count
+        starts = [block.start_s for process in result.evidence for block in process.blocks]
+        assert all(earlier < later for earlier, later in pairwise(starts))
 
 
 def test_each_result_is_handed_over_before_the_next_variant_s_turn(panel: Panel) -> None:

@@ -439,6 +439,18 @@ def count_operators(launch: Callable[[], Any]) -> Counter[str]:
     return seen
 
 
+def count_flops(launch: Callable[[], Any]) -> tuple[Any, float]:
+    """Return what a call returns, and the operations of its products, as torch counts them.
+
+    Only matrix products, convolutions and attention count.
+    """
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter:
+        returned = launch()
+    return returned, float(counter.get_total_flops())
+
+
 def capture(launch: Callable[[], Any]) -> Any:
     """Return torch's CUDA graph of one launch, to be instantiated; the launch runs once before."""
     import torch

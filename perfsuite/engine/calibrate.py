@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from perfsuite.boundary import CaseError, DisturbedError
 from perfsuite.devices.protocol import Device, Group, Sample, sampled
 from perfsuite.engine.check import SEEDS, Given, given
-from perfsuite.model import MOST_SETS, Regime, Sampling, Workload, built_in, is_host_timed
+from perfsuite.model import MOST_SETS, Regime, Sampling, Work, Workload, built_in, is_host_timed
 
 if TYPE_CHECKING:
     from perfsuite.engine.measure import Session
@@ -123,6 +123,11 @@ def planned(session: Session, workload: Workload, known: Sampling | None) -> Pla
         return device.group(workload.fn, arguments, launches, backend=backend)
 
     sets = [inputs(0, is_kept=True)]
+    # Of a launch whose result matched, another process knows what it does.
+    if session.work is None and (flops := session.checked.flops) is not None:
+        read = device.bytes_of(sets[0].arguments) - device.bytes_of(sets[0].outputs)
+        found = Work(read, session.checked.written, flops, workload.rate_dtype)
+        session.work = session.told["work"] = found
     launch_us = _launch_us(device, regime, grouped, sample_us)
 
     launches, count, flush = _rotation(session, workload, known, sets[0], launch_us)

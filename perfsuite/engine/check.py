@@ -13,7 +13,7 @@ from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perfsuite.boundary import CaseError, WrongResultError
-from perfsuite.devices.protocol import Comparison, Device, waited_ns
+from perfsuite.devices.protocol import Comparison, Device, count_flops, waited_ns
 from perfsuite.model import Scenario, Workload
 
 if TYPE_CHECKING:
@@ -55,13 +55,15 @@ def given(device: Device, workload: Workload, seed: int, *, is_kept: bool = Fals
 class Checked(NamedTuple):
     """A result that was right: its error, what was allowed, and what tells it from any other.
 
-    Nothing does where the mark is empty. ``written`` are its bytes.
+    Nothing does where the mark is empty. ``written`` are its bytes, ``flops`` the operations of the
+    launch where they are known.
     """
 
     known_error: float | None = None
     limit: float = 0.0
     mark: str = ""
     written: int = 0
+    flops: float | None = None
 
 
 def check(
@@ -83,14 +85,16 @@ def check(
     earlier: Any = ()
     for offset in CHECK_SEEDS if is_thorough else CHECK_SEEDS[-1:]:
         data = given(device, built, seed * SEEDS + offset)
-        expected = built.reference(*data.arguments)
+        refer = partial(built.reference, *data.arguments)
+        is_counted = built.flops is None and built.rate_dtype
+        expected, flops = count_flops(refer) if is_counted else (refer(), built.flops)
         returned = _launched(device, built.fn, data)
         comparison = _compared(device, built, returned, data, expected)
         _refuse_wrong(comparison, DIFFERS)
         if is_thorough and offset != CHECK_SEEDS[-1]:
             earlier = device.ends(_written(returned, data))
     found = _mark(device, returned, data)._replace(
-        known_error=comparison.known_error, limit=comparison.limit
+        known_error=comparison.known_error, limit=comparison.limit, flops=flops
     )
     if is_thorough:
         result = _written(returned, data)
@@ -112,7 +116,7 @@ def check(
 def marked(device: Device, workload: Workload, *, seed: int) -> Checked:
     """Launch on the last data of a check; return what tells the result from any other."""
     data = given(device, workload, seed * SEEDS + CHECK_SEEDS[-1])
-    return _mark(device, _launched(device, workload.fn, data), data)
+    return _mark(device, _launched(device, workload.fn, data), data)._replace(flops=workload.flops)
 
 
 def _launched(device: Device, fn: Callable[..., Any], data: Given) -> Any:

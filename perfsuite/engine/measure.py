@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import signature
 from numbers import Real
 from typing import Any
 
@@ -110,21 +111,15 @@ class Session:
                 self._note(check(self.device, built, seed=self._data_seed))
             else:
                 self.checked = marked(self.device, built, seed=self._data_seed)
-            rng = self.device.rng(self.seed * SEEDS)
-            inputs = built.make_inputs(rng)
-            if self.work is None and built.flops is not None:
-                read = self.device.bytes_of(inputs) - self.device.bytes_of(rng.outputs)
-                found = Work(read, self.checked.written, built.flops, built.rate_dtype)
-                self.work = self.told["work"] = found
-            peak = self.device.peak_bytes(built.fn, inputs)
-            if peak is not None:
+            inputs = built.make_inputs(self.device.rng(self.seed * SEEDS))
+            if (peak := self.device.peak_bytes(built.fn, inputs)) is not None:
                 self.exact[PEAK_BYTES.name] = float(peak)
             if built.exact is not None:
-                self.exact.update(self._declared(built.exact()))
+                taken = inputs if signature(built.exact).parameters else ()
+                self.exact.update(self._declared(built.exact(*taken)))
             if KERNELS in self.case.metrics and KERNELS.name not in self.exact:
-                launch = partial(built.fn, *inputs)
-                context = self.device.context(self.seed)
-                self.exact[KERNELS.name] = count_kernels(context, launch)
+                counted = count_kernels(self.device.context(self.seed), partial(built.fn, *inputs))
+                self.exact[KERNELS.name] = counted
 
     @property
     def _data_seed(self) -> int:

@@ -66,7 +66,8 @@ class Operator:
         self._inputs, self._points = inputs, points
         self._of_workload = {name: fields.pop(name) for name in OF_WORKLOAD if name in fields}
         self._fields = fields
-        if "work" not in fields:
+        # With a rate and no number, operations are counted.
+        if not {"work", "rate_dtype"} & {*fields, *self._of_workload}:
             self._of_workload.setdefault("flops", 0.0)
         self.name: str = fields.setdefault("name", inputs.__name__)
         # Where its code stands: in the pack whose variants these are.
@@ -74,6 +75,7 @@ class Operator:
         self.implementations: dict[str, Implementation] = {}
         self._reference: Function | None = None
         self._wrong: list[Function] = []
+        self._exact: Function | None = None
 
     def reference(self, function: Function) -> Function:
         """Take ``function(*inputs, *, axes...)`` as what is right: independent, more precise."""
@@ -83,6 +85,14 @@ class Operator:
     def wrong(self, function: Function) -> Function:
         """Take ``function(*inputs, *, axes...)`` as a mistake that the reference must refuse."""
         self._wrong.append(function)
+        return function
+
+    def exact(self, function: Function) -> Function:
+        """Take ``function(launch, *inputs, *, axes...)`` as what counts metrics without noise.
+
+        ``launch`` is what the implementation is, or what it returned where it takes a ``ctx``.
+        """
+        self._exact = function
         return function
 
     def impl(
@@ -117,7 +127,7 @@ class Operator:
         }
         fields = {**self._fields, **self._of_workload, "canary": {}, "ceilings": {}}
         other = Operator(self._inputs, points, fields)
-        other._reference, other._wrong = self._reference, self._wrong
+        other._reference, other._wrong, other._exact = self._reference, self._wrong, self._exact
         other.implementations = {each.name: each for each in implementations}
         other.place = next((each.function for each in implementations), self._inputs)
         return other
@@ -142,11 +152,8 @@ class Operator:
                 case=self.name,
                 faster={IMPL: each.name},
                 than={IMPL: beats.impl},
-                by=beats.by,
                 at={axis: v if isinstance(v, tuple) else (v,) for axis, v in beats.at.items()},
-                needs=beats.needs,
-                source=beats.source,
-                metric=beats.metric,
+                **{name: getattr(beats, name) for name in ("by", "needs", "source", "metric")},
             )
             for each in self.implementations.values()
             for beats in each.beats
@@ -167,8 +174,8 @@ class Operator:
         """Return what launches one binding, called with inputs."""
         chosen = self.implementations[str(axes[IMPL])].function
         launch = _bound(chosen, axes)
-        has_context = "ctx" in inspect.signature(chosen).parameters
-        return cast("Function", launch(ctx)) if has_context else launch
+        is_builder = "ctx" in [*inspect.signature(chosen).parameters][:1]
+        return cast("Function", launch(ctx)) if is_builder else launch
 
     def build(self, ctx: Any, **axes: Scalar) -> Workload:
         """Return the workload of one binding."""
@@ -178,6 +185,7 @@ class Operator:
             make_inputs=_bound(self._inputs, axes),
             reference=_bound(self._reference or launch, axes),
             wrong=tuple(_bound(each, axes) for each in self._wrong),
+            exact=partial(_bound(self._exact, axes), launch) if self._exact else None,
             **{
                 name: _bound(value, axes)() if callable(value) else value
                 for name, value in self._of_workload.items()
@@ -194,7 +202,8 @@ def operator(
     values stands for the product of them. ``impl`` may be left out of a point, which then has all
     implementations. Other fields are those of ``Case``; and of ``Workload``, where a function is
     called with the axes, ``tolerance``, ``captures``, ``rotates``, ``in_place``, ``flops`` and
-    ``rate_dtype``. Bytes are those of inputs and outputs unless ``work`` says otherwise.
+    ``rate_dtype``. Bytes are those of inputs and outputs unless ``work`` says otherwise; with a
+    ``rate_dtype`` and neither ``flops`` nor ``work``, torch counts the reference's operations.
     """
     points = {Tier.SMOKE: smoke, Tier.NIGHTLY: nightly, Tier.FULL: full}
     return lambda inputs: Operator(inputs, points, fields)
@@ -270,17 +279,14 @@ def _by_axes(build: Function, *, smoke: Any, full: Any, fields: dict[str, Any]) 
 
 def _axes_of(function: Function) -> tuple[str, ...]:
     """Return the names of a function's parameters behind the first, which are axes."""
-    return tuple(
-        name
-        for name, parameter in [*inspect.signature(function).parameters.items()][1:]
-        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
-    )
+    others = [*inspect.signature(function).parameters.values()][1:]
+    return tuple(each.name for each in others if each.kind is not each.VAR_KEYWORD)
 
 
 def _bound(function: Function, axes: Axes) -> Function:
     """Return a function with the axes that it names by keyword, or all where it takes any."""
     found = inspect.signature(function).parameters.values()
-    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in found)
-    named = {each.name for each in found if each.kind is inspect.Parameter.KEYWORD_ONLY}
-    given = {name: value for name, value in axes.items() if takes_any or name in named}
+    named = {each.name for each in found if each.kind is each.KEYWORD_ONLY}
+    named |= {*axes} if any(each.kind is each.VAR_KEYWORD for each in found) else set()
+    given = {name: value for name, value in axes.items() if name in named}
     return partial(function, **given) if given else function

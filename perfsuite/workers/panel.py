@@ -60,6 +60,8 @@ AHEAD_LIMIT_S = 2.0
 LIMIT_S = 60.0
 # The share of the device's memory that the workers measuring together may use.
 DEVICE_SHARE = 0.9
+# What a process of a variant may hold that says nothing of it; cases say what holds more.
+UNSAID_BYTES = 2 << 30
 # Of a device that spoils more of all samples than this, the others cannot be trusted either.
 VOIDED_MOST = 0.2
 # What a slot has open at most: its server, workers of three waves, and its share of the run.
@@ -415,9 +417,9 @@ class Panel(Closable):
 
     def _fits(self, *waves: Wave) -> bool:
         """Say whether the device has memory for processes of these in all slots at once."""
-        memory_bytes = self.facts.memory_bytes
-        taken_bytes = sum(wave.work.memory_bytes for wave in waves) * len(self.slots)
-        return not memory_bytes or taken_bytes <= DEVICE_SHARE * memory_bytes
+        memory_bytes, unsaid = self.facts.memory_bytes, 0 if self.facts.is_host else UNSAID_BYTES
+        taken = sum(max(unsaid, wave.work.memory_bytes) for wave in waves) * len(self.slots)
+        return not memory_bytes or taken <= DEVICE_SHARE * memory_bytes
 
     def _take(self, wave: Wave, following: Wave | None) -> None:
         """Take a wave, and note what it found or how it ended.

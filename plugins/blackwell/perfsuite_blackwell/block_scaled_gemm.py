@@ -33,7 +33,6 @@ def _sized(size: int, *points: dict[str, Any]) -> Any:
         *_sized(4096, _CUBLAS, _DEQUANTISE, _TRITON),
         *_sized(8192, _CUBLAS, _DEQUANTISE, _TRITON),
     ],
-    flops=lambda *, m, n, k: 2 * m * n * k,
     rate_dtype=lambda *, format, impl: (  # noqa: A006
         f"fp{FORMATS[format].bits}" if format in FORMATS and impl != "dequantise" else "bf16"
     ),

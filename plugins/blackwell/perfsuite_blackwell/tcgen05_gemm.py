@@ -17,12 +17,7 @@ _GLUON = (package("triton.experimental.gluon.language.nvidia.hopper.cluster"), a
     smoke={"m": 2048, "n": 2048, "k": 2048},
     nightly=[{"m": size, "n": size, "k": size} for size in (4096, 8192)],
     needs=[cuda()],
-    flops=lambda *, m, n, k: 2 * m * n * k,
     rate_dtype="bf16",
-    # Operands, two results, and what the float64 reference takes.
-    memory_bytes=lambda m, n, k, **_: (
-        2 * (m * k + k * n + 2 * m * n) + 8 * (k * n + m * n + min(m, 2048) * k)
-    ),
     tags=["tensor-cores", "tcgen05"],
     source="tensor memory and tcgen05 against cuBLAS: chapter 6 of the book; PTX ISA, "
     "tcgen05 instructions",

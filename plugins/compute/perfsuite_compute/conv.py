@@ -64,9 +64,6 @@ def _memory_bytes(dtype: str, layer: str, n: int, impl: str) -> int:
         {"dtype": "fp32", "layer": "tiny", "n": 2, "impl": "nchw"},
     ],
     needs=[need.when(dtype=("tf32", "bf16")) for need in (cuda(), arch("sm_80+"))],
-    flops=lambda *, layer, n: (
-        2 * n * LAYERS[layer].filters * LAYERS[layer].out ** 2 * LAYERS[layer].weights
-    ),
     rate_dtype=lambda *, dtype: dtype,
     # tf32 has 10 bits of mantissa in 4-byte numbers.
     tolerance=lambda *, dtype: 1e-3 if dtype == "tf32" else None,

@@ -26,8 +26,6 @@ _PATHS = "CUDA C++ Programming Guide, 'SIMT Architecture': a warp that diverges 
     ],
     full={"n": 2**22, "data": "rare", "impl": "predicated"},
     needs=[cuda()],
-    # Kinds, input and output, and what the reference makes of them in 64 bits.
-    memory_bytes=lambda n, data, impl: n * (1 + 4 + 4 + 4 * 8),
     flops=None,  # no rate of such operations is known
     tolerance=0.0,
     tags=["divergence"],

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import perfsuite
-from perfsuite import Metric, Work, Workload, cuda
+from perfsuite import Metric, Work, cuda
 from perfsuite.gpu import torch
 
 SLICE_BITS = 7  # of an int8 with its sign: -64 to 64
@@ -29,11 +29,11 @@ def _work(m: int, impl: str) -> Work:
     return Work(read_bytes=16 * m * m, write_bytes=8 * m * m, flops=2 * m**3, rate_dtype=rate)
 
 
-@perfsuite.case(
+@perfsuite.operator(
     smoke={"m": 256, "impl": "int8x8"},
     nightly={"m": 4096, "impl": ["fp64", "int8x6", "int8x8", "bf16x3"]},
     full=[
-        {"m": [256, 2048, 4096, 8192], "impl": [*_TOLERANCE]},
+        {"m": [256, 2048, 4096, 8192]},
         # A multiple of 8, as the library asks, and of no tile.
         {"m": 4104, "impl": ["fp64", "int8x8"]},
     ],
@@ -43,13 +43,14 @@ def _work(m: int, impl: str) -> Work:
     memory_bytes=lambda m, impl: (
         m * m * (15 * 8 + 2 * SLICES.get(impl, 0) + 24 * (impl == "bf16x3"))
     ),
+    tolerance=lambda *, impl: _TOLERANCE[impl],
     metrics=[Metric("correct_bits", "bits", better="higher", threshold=0.01)],
     tags=["numerics", "tensor-cores"],
     ceilings={"fp64": lambda m, impl: (m, impl) == (4096, "fp64")},
     source="Ootomo, Ozaki and Yokota, DGEMM on Integer Matrix Multiplication Unit "
     "(arXiv:2306.11975); Henry, Tang and Heinecke, bfloat16 splits (arXiv:1904.06376)",
 )
-def fp64_emulation(ctx: Any, *, m: int, impl: str) -> Workload:
+def fp64_emulation(rng: Any, *, m: int) -> tuple[Any, Any]:
     """Multiply two float64 matrices of m x m, natively or as a sum of products of narrow slices.
 
     ``int8x8`` scales each row of a and column of b by a power of two, cuts them into 8 slices of
@@ -59,22 +60,17 @@ def fp64_emulation(ctx: Any, *, m: int, impl: str) -> Workload:
     what fp32 can hold, not float64. Slicing is part of the launch. Rates are those of the tensor
     cores in use. ``correct_bits`` is minus the logarithm of the relative error at 256 x 256.
     """
-    run = launch_of(impl)
-    return Workload(
-        fn=run,
-        make_inputs=lambda rng: tuple(rng.randn(m, m, dtype="float64") for _ in range(2)),
-        reference=reference,
-        wrong=lambda a, b: _wrong(a, b, impl),
-        tolerance=_TOLERANCE[impl],
-        exact=lambda: correct_bits(run, ctx.place),
-    )
+    return rng.randn(m, m, dtype="float64"), rng.randn(m, m, dtype="float64")
 
 
-def launch_of(impl: str) -> Callable[[Any, Any], Any]:
-    """Return ``multiply(a, b)`` of an implementation."""
+def _launch(ctx: Any, *, impl: str) -> Callable[[Any, Any], Any]:
     if impl in SLICES:
         return lambda a, b: multiply_sliced(a, b, SLICES[impl])
     return multiply_split if impl == "bf16x3" else torch.mm
+
+
+for _name in _TOLERANCE:
+    fp64_emulation.impl(_launch, name=_name)
 
 
 def multiply_sliced(a: Any, b: Any, slices: int) -> Any:
@@ -126,6 +122,7 @@ def _split(x: Any) -> list[Any]:
     return parts
 
 
+@fp64_emulation.reference
 def reference(a: Any, b: Any) -> Any:
     """Return a @ b with less error than float64 has: the large part of it is summed exactly.
 
@@ -147,16 +144,18 @@ def _power(exponent: Any) -> Any:
     return (exponent.to(torch.int64) + 1023 << 52).view(torch.float64)
 
 
-def correct_bits(multiply: Callable[[Any, Any], Any], place: str) -> Mapping[str, float]:
+@fp64_emulation.exact
+def correct_bits(multiply: Callable[[Any, Any], Any], like: Any, _: Any) -> dict[str, float]:
     """Return the metric, to a tenth of a bit: sums in another order differ by less."""
     generator = torch.Generator().manual_seed(20260)
-    a, b = torch.randn(2, _TRIED, _TRIED, dtype=torch.float64, generator=generator).to(place)
+    a, b = torch.randn(2, _TRIED, _TRIED, dtype=torch.float64, generator=generator).to(like.device)
     want = reference(a, b)
     error = float((multiply(a, b) - want).norm() / want.norm())
     return {"correct_bits": round(-math.log2(max(error, 2.0**-60)), 1)}
 
 
-def _wrong(a: Any, b: Any, impl: str) -> Any:
+@fp64_emulation.wrong
+def _wrong(a: Any, b: Any, *, impl: str) -> Any:
     """Slice once too few; natively, and in bf16, convert to the next narrower format first."""
     if impl in SLICES:
         return multiply_sliced(a, b, SLICES[impl] - 1)

@@ -176,7 +176,6 @@ def _bf16(m: int) -> dict[str, Any]:
     nightly={"m": 8192},
     needs=(cuda(),),
     work=lambda m: _work(**_bf16(m)),
-    memory_bytes=lambda m: _memory_bytes(**_bf16(m)),
     regime=perfsuite.Regime.SUSTAINED,
     tags=["tensor-cores", "power"],
     source="power-capped matrix multiplication, as in training steps; NVML's counter of energy",

@@ -96,9 +96,7 @@ _BEATS = {
     ],
     needs=(cuda(), arch("sm_80+")),
     # The same for all: the operands are bf16, whatever a rung multiplies them with.
-    flops=lambda *, size: 2 * size**3,
     rate_dtype="bf16",
-    memory_bytes=lambda size, impl: (24 * size + 8 * min(size, 2048)) * size,
     tags=["tensor-cores", "tiling"],
     source="tiling, tensor cores and pipelines: AI Systems Performance Engineering, chapters 5 to "
     "9; S. Boehm, 'How to Optimize a CUDA Matmul Kernel' (2022)",

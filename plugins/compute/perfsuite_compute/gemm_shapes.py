@@ -30,9 +30,7 @@ _OWN = [arch("sm_90+"), cuda(), package("triton")]
         {"m": 1601, "n": 1408, "k": 8192},
         {"m": 256, "n": 256, "k": 65536},
     ],
-    flops=lambda *, m, n, k: 2 * m * n * k,
     rate_dtype="bf16",
-    memory_bytes=lambda m, n, k, impl: 10 * k * n + 12 * m * n + (2 * m + 8 * min(m, 2048)) * k,
     version=2,
     tags=["tensor-cores", "wave-quantisation", "stream-k"],
     source="Osama et al., Stream-K (arXiv:2301.03598); dimensions and alignment: NVIDIA, Matrix "

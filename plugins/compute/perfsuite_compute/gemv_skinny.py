@@ -28,9 +28,7 @@ _ROWS_OF_A_BLOCK = 8
         {"m": [1, 4, 16, 64], "n": 28672, "k": 4096, "impl": ["torch", "triton"]},
         {"m": 1, "n": 28672, "k": 4096, "impl": "cuda"},
     ],
-    flops=lambda *, m, n, k: 2 * m * n * k,
     rate_dtype="bf16",
-    memory_bytes=lambda m, n, k, impl: 10 * n * k + 10 * m * k + 12 * m * n,
     tags=["decoding", "split-k"],
     source="decoding is bound by memory: chapter 10 of the book; split-K: Osama et al., Stream-K",
 )

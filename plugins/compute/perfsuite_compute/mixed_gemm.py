@@ -28,7 +28,6 @@ _OWN = [cuda(), package("triton")]
         {"m": [16, 64], "n": 28672, "k": 4096},
     ],
     # Bytes are those of each format.
-    flops=lambda *, m, n, k: 2 * m * n * k,
     rate_dtype="bf16",
     # Weights are drawn in bf16, quantised through fp32, and made float64 for the reference.
     memory_bytes=lambda m, n, k, impl: 35 * n * k + 12 * m * n + (2 * m + 8 * min(m, 2048)) * k,

@@ -47,7 +47,6 @@ _NIGHTLY = ["block_32", "block_256", "shared_1", "wide_1", "rare_path", "rare_pa
     nightly={"n": N, "impl": _NIGHTLY},
     full={"n": N, "impl": list(IMPLS)},
     needs=[cuda()],
-    memory_bytes=lambda n, impl: 16 * n,
     metrics=[Metric("occupancy", "%", better="equal")],
     tags=["occupancy", "latency"],
     source="occupancy: AI Systems Performance Engineering, chapters 6 and 8; "

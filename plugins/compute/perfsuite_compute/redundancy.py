@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite import Metric, Workload, cuda
 from perfsuite.gpu import torch
 
 SOURCE = Path(__file__).with_name("redundancy.cu")
@@ -16,34 +14,33 @@ PAIRS = 64
 THREADS = 256
 # Heads that share an angle in registers: with more, so few blocks remain that the last run alone.
 EACH = 4
-KERNELS = {
-    "cuda_recompute": "rotate_recompute",
-    "cuda_fast": "rotate_fast",
-    "cuda_hoisted": "rotate_hoisted",
-}
-_TORCH = ["torch_recompute", "torch_hoisted"]
+_CUDA = ["cuda_recompute", "cuda_fast", "cuda_hoisted"]
 
 
-@perfsuite.case(
+@perfsuite.operator(
     # Tokens and heads: of an 8B model, of a size with tails, and small enough for a CPU.
     smoke={"tokens": 256, "heads": 4, "impl": "torch_hoisted"},
     nightly=[
-        {"tokens": 4096, "heads": 32, "impl": [*_TORCH, *KERNELS]},
+        {"tokens": 4096, "heads": 32},
         {"tokens": 4093, "heads": 31, "impl": "cuda_hoisted"},
     ],
     full=[
         {"tokens": 256, "heads": 4, "impl": "torch_recompute"},
         {"tokens": 4093, "heads": 31, "impl": "cuda_recompute"},
     ],
-    needs=[cuda().when(impl=list(KERNELS))],
-    # Input and output, and the reference's float64 of them.
-    memory_bytes=lambda tokens, heads, impl: tokens * heads * PAIRS * 64,
-    metrics=[Metric("max_error", better="lower", threshold=0.1)],
+    needs=[perfsuite.cuda().when(impl=_CUDA)],
+    flops=lambda *, tokens, heads: 6 * tokens * heads * PAIRS,  # a pair takes 4 products, 2 sums
+    rate_dtype="fp32",
+    # An fp32 angle of up to 4096 is off by 4096 * 2**-23 = 5e-4 at worst, whoever computes it.
+    # Fast: __powf is exp2f(y * log2f(x)), whose argument of 13.3 is off by some 2**-22 times that,
+    # which makes some 2e-6 of an angle of 4096.
+    tolerance=lambda *, impl: 1e-2 if impl == "cuda_fast" else 5e-4,
+    metrics=[perfsuite.Metric("max_error", better="lower", threshold=0.1)],
     tags=["redundancy", "fast-math"],
     source="redundant computation: AI Systems Performance Engineering, chapter 6; rotary "
     "embedding: Su et al., RoFormer, arXiv:2104.09864",
 )
-def redundancy(ctx: Any, *, tokens: int, heads: int, impl: str) -> Workload:
+def redundancy(rng: Any, *, tokens: int, heads: int) -> tuple[Any, Any]:
     """Rotate pairs of fp32 values by position x 10000**(-pair / 64), as rotary embeddings do.
 
     The angle does not depend on the head. ``*_recompute`` finds power, cosine and sine for each
@@ -52,28 +49,14 @@ def redundancy(ctx: Any, *, tokens: int, heads: int, impl: str) -> Workload:
     their error grows with the angle. ``max_error`` is the largest error of a rotated unit vector.
     """
     shape = tokens, heads, 2 * PAIRS
-    fn = (_cuda if impl in KERNELS else launch_torch)(ctx, tokens, heads, impl)
+    return rng.randn(*shape), rng.empty(*shape)
 
-    def exact() -> dict[str, float]:
-        x = torch.tensor([1.0, 0.0], device=ctx.place).repeat(tokens, heads, PAIRS)
-        y = torch.empty_like(x)
-        fn(x, y)
-        return {"max_error": float((y.double() - _reference(x)).abs().max())}
 
-    return Workload(
-        fn=fn,
-        make_inputs=lambda rng: (rng.randn(*shape), rng.empty(*shape)),
-        reference=lambda x, y: _reference(x),
-        # Positions count from 1: every token turns by its neighbour's angle.
-        wrong=lambda x, y: _reference(x, first=1).float(),
-        # An fp32 angle of up to 4096 is off by 4096 * 2**-23 = 5e-4 at worst, whoever computes it.
-        # Fast: __powf is exp2f(y * log2f(x)), whose argument of 13.3 is off by some 2**-22 times
-        # that, which makes some 2e-6 of an angle of 4096.
-        tolerance=1e-2 if impl == "cuda_fast" else 5e-4,
-        flops=6 * tokens * heads * PAIRS,  # a pair takes four products and two sums
-        rate_dtype="fp32",
-        exact=exact,
-    )
+@redundancy.exact
+def _max_error(launch: Any, x: Any, y: Any) -> dict[str, float]:
+    x = torch.tensor([1.0, 0.0], device=x.device).repeat(*x.shape[:2], PAIRS)
+    launch(x, y)
+    return {"max_error": float((y.double() - _reference(x, y)).abs().max())}
 
 
 def cuda_options(heads: int) -> tuple[str, ...]:
@@ -81,14 +64,20 @@ def cuda_options(heads: int) -> tuple[str, ...]:
     return (f"-DTHREADS={THREADS}", f"-DHEADS={heads}", f"-DPAIRS={PAIRS}", f"-DEACH={EACH}")
 
 
-def _cuda(ctx: Any, tokens: int, heads: int, impl: str) -> Callable[[Any, Any], None]:
-    kernel = ctx.load_cuda(SOURCE, KERNELS[impl], options=cuda_options(heads))
+def _cuda(ctx: Any, *, tokens: int, heads: int, impl: str) -> Any:
+    kernel = ctx.load_cuda(SOURCE, impl.replace("cuda", "rotate"), options=cuda_options(heads))
     shares = -(-heads // EACH) if impl == "cuda_hoisted" else heads
     blocks = -(-tokens * shares * PAIRS // 2 // THREADS)
     return lambda x, y: kernel(blocks, THREADS, x, y, tokens)
 
 
-def launch_torch(ctx: Any, tokens: int, heads: int, impl: str) -> Callable[[Any, Any], None]:
+for _name in _CUDA:
+    redundancy.impl(_cuda, name=_name)
+
+
+@redundancy.impl(name="torch_recompute")
+@redundancy.impl(name="torch_hoisted")
+def launch_torch(ctx: Any, *, tokens: int, heads: int, impl: str) -> Any:
     """Return the rotation in torch's operators."""
     positions = torch.arange(tokens, device=ctx.place, dtype=torch.float32)
     pairs = torch.arange(PAIRS, device=ctx.place, dtype=torch.float32)
@@ -107,7 +96,8 @@ def launch_torch(ctx: Any, tokens: int, heads: int, impl: str) -> Callable[[Any,
     return launch
 
 
-def _reference(x: Any, *, first: int = 0) -> Any:
+@redundancy.reference
+def _reference(x: Any, y: Any, *, first: int = 0) -> Any:
     """Turn the pairs by a matrix each, in float64."""
     positions = torch.arange(first, first + len(x), device=x.device, dtype=torch.float64)
     pairs = torch.arange(PAIRS, device=x.device, dtype=torch.float64)
@@ -116,3 +106,9 @@ def _reference(x: Any, *, first: int = 0) -> Any:
     cosine, sine = angles.cos(), angles.sin()
     turned = (left * cosine - right * sine, left * sine + right * cosine)
     return torch.stack(turned, dim=-1).flatten(-2)
+
+
+@redundancy.wrong
+def _of_its_neighbour(x: Any, y: Any) -> Any:
+    """Count positions from 1: every token turns by its neighbour's angle."""
+    return _reference(x, y, first=1).float()

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import perfsuite
-from perfsuite import Metric, Workload, cuda
 from perfsuite.gpu import DTYPES, matmul64, torch
 
 LEVELS = {"torch": 0, "strassen_1": 1, "strassen_2": 2}
 
 
-def _memory_bytes(dtype: str, n: int, impl: str) -> int:
-    # Each level holds seven products of a quarter and a few sums.
-    own = (2 if dtype == "bf16" else 4) * (4 + 3 * LEVELS[impl])
-    return ((own + 16) * n + 8 * min(n, 2048)) * n
-
-
-@perfsuite.case(
+@perfsuite.operator(
     smoke={"dtype": "fp32", "n": 512, "impl": "strassen_1"},
     nightly=[
-        {"dtype": "fp32", "n": 4096, "impl": list(LEVELS)},
+        {"dtype": "fp32", "n": 4096},
         {"dtype": "bf16", "n": 8192, "impl": ["torch", "strassen_1"]},
     ],
     full=[
@@ -30,47 +22,52 @@ def _memory_bytes(dtype: str, n: int, impl: str) -> int:
         {"dtype": "fp32", "n": [512, 4100], "impl": ["torch", "strassen_1"]},
         {"dtype": "bf16", "n": 8192, "impl": "strassen_2"},
     ],
-    needs=[cuda().when(dtype="bf16")],
-    memory_bytes=_memory_bytes,
-    metrics=[Metric("multiplications", "", better="equal")],
+    needs=[perfsuite.cuda().when(dtype="bf16")],
+    # At most: each level holds seven products of a quarter and a few sums.
+    memory_bytes=lambda n, **_: 64 * n * n,
+    rate_dtype=lambda *, dtype: dtype,
+    # Each level rounds sums of two to four blocks once more, in bf16 to 8 bits; the errors of the
+    # blocks add up where they cancel in the result. Higham, Accuracy and Stability of Numerical
+    # Algorithms, section 23.2: each level multiplies the bound by no more than 12, in practice 2.
+    tolerance=lambda *, dtype, impl: (1e-2 if dtype == "bf16" else 1e-5) * 2 ** LEVELS[impl],
+    metrics=[perfsuite.Metric("multiplications", "", better="equal")],
     tags=["algorithms", "numerics"],
     source="Strassen, Gaussian Elimination is not Optimal (1969); AlphaTensor: chapter 11 of the "
     "book's README, Fawzi et al., Nature 610 (2022)",
 )
-def strassen(ctx: Any, *, dtype: str, n: int, impl: str) -> Workload:
+def strassen(rng: Any, *, dtype: str, n: int) -> tuple[Any, Any]:
     """Multiply two n x n matrices with one or two levels of Strassen's algorithm above cuBLAS.
 
     A level saves an eighth of the multiplications, 8/7 = 1.14 at best, and pays with 18 additions
     of blocks through memory, and with accuracy. Tensor cores made multiplication so much cheaper
     than memory that in bf16 there is little to win. Work is that of the ordinary algorithm.
     """
+    return rng.randn(n, n, dtype=DTYPES[dtype]), rng.randn(n, n, dtype=DTYPES[dtype])
+
+
+strassen.reference(matmul64)
+
+
+@strassen.exact
+def _multiplications(launch: Any, a: Any, b: Any) -> dict[str, float]:
+    return {"multiplications": perfsuite.count_operators(lambda: launch(a, b))["mm"]}
+
+
+def _launch(ctx: Any, *, impl: str) -> Any:
     torch.backends.cuda.matmul.allow_tf32 = False
-    levels = LEVELS[impl]
-    return Workload(
-        fn=partial(multiply, levels=levels),
-        make_inputs=lambda rng: tuple(rng.randn(n, n, dtype=DTYPES[dtype]) for _ in range(2)),
-        reference=matmul64,
-        wrong=_wrong,
-        # Each level rounds sums of two to four blocks once more, in bf16 to 8 bits; the errors of
-        # the blocks add up where they cancel in the result. Higham, Accuracy and Stability of
-        # Numerical Algorithms, section 23.2: each level multiplies the bound by no more than 12, in
-        # practice by 2.
-        tolerance=(1e-2 if dtype == "bf16" else 1e-5) * 2**levels,
-        flops=2 * n**3,
-        rate_dtype=dtype,
-        exact=lambda: {"multiplications": float(count_of(levels))},
-    )
+    return partial(multiply, levels=LEVELS[impl])
 
 
-def multiply(a: Any, b: Any, *, levels: int, mm: Callable[[Any, Any], Any] | None = None) -> Any:
-    """Return a @ b; sizes are multiples of 2**levels, ``mm`` multiplies the smallest blocks."""
+for _name in LEVELS:
+    strassen.impl(_launch, name=_name)
+
+
+def multiply(a: Any, b: Any, *, levels: int) -> Any:
+    """Return a @ b; sizes are multiples of 2**levels."""
     if levels == 0:
-        return (mm or torch.mm)(a, b)
+        return torch.mm(a, b)
     (a11, a12, a21, a22), (b11, b12, b21, b22) = _quarters(a), _quarters(b)
-
-    def times(x: Any, y: Any) -> Any:
-        return multiply(x, y, levels=levels - 1, mm=mm)
-
+    times = partial(multiply, levels=levels - 1)
     c = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype, device=a.device)
     c11, c12, c21, c22 = _quarters(c)
     m1 = times(a11 + a22, b11 + b22)
@@ -92,20 +89,8 @@ def _quarters(x: Any) -> tuple[Any, Any, Any, Any]:
     return x[:rows, :columns], x[:rows, columns:], x[rows:, :columns], x[rows:, columns:]
 
 
-def count_of(levels: int) -> int:
-    """Return how often the smallest blocks are multiplied."""
-    calls: list[int] = []
-
-    def counted(x: Any, y: Any) -> Any:
-        calls.append(1)
-        return x @ y
-
-    size = 2**levels
-    multiply(torch.ones(size, size), torch.ones(size, size), levels=levels, mm=counted)
-    return len(calls)
-
-
-def _wrong(a: Any, b: Any) -> Any:
+@strassen.wrong
+def _without_the_third(a: Any, b: Any) -> Any:
     """Forget the third product in the last quarter."""
     c = multiply(a, b, levels=1)
     half = a.shape[0] // 2

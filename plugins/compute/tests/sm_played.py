@@ -79,7 +79,8 @@ class Played:
         shares = -(-heads // redundancy.EACH) if self.name == "rotate_hoisted" else heads
         self._covers(grid, tokens * shares * redundancy.PAIRS // 2, 1)
         turned = x.clone()
-        redundancy.launch_torch(PlayedContext(), tokens, heads, "torch_hoisted")(x, turned)
+        launched = {"tokens": tokens, "heads": heads, "impl": "torch_hoisted"}
+        redundancy.launch_torch(PlayedContext(), **launched)(x, turned)
         return turned
 
     def _covers(self, grid: int, items: int, each: int) -> None:

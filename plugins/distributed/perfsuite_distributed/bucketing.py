@@ -4,71 +4,78 @@ from __future__ import annotations
 
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import perfsuite
 from perfsuite.gpu import torch
 from perfsuite_distributed.ranks import BOOK, NCCL_TESTS, bus_bytes, mean, own, true_mean
 
 _SMALL, _LARGE = {"tensors": 64, "kib": 64}, {"tensors": 1000, "kib": 4096}
-_IMPLS = ["each", "bucket", "one"]
 
 
-@perfsuite.case(
+@perfsuite.operator(
     smoke={"ranks": 2, **_SMALL, "impl": ["each", "bucket"]},
-    nightly=[{"ranks": [2, 4], **size, "impl": _IMPLS} for size in (_SMALL, _LARGE)],
+    nightly=[{"ranks": [2, 4], **size} for size in (_SMALL, _LARGE)],
     ranks="ranks",
     work=lambda ranks, tensors, kib, impl: perfsuite.Work(
         bus_bytes("all_reduce", tensors * kib * 1024, ranks), link="nvlink"
     ),
     memory_bytes=lambda ranks, tensors, kib, impl: 2 * tensors * kib * 1024,
+    in_place=True,
     cold=False,
     metrics=[perfsuite.Metric("all_reduces", better="equal")],
     source=f"{BOOK} 4, bucketed gradients; {NCCL_TESTS}",
 )
-def bucketing(ctx: Any, *, ranks: int, tensors: int, kib: int, impl: str) -> perfsuite.Workload:
+def bucketing(rng: Any, *, ranks: int, tensors: int, kib: int) -> tuple[Any, ...]:
     """Average many fp32 tensors of kib over the ranks; rates are busbw.
 
     ``each`` reduces tensor by tensor; ``bucket`` copies them into one buffer, reduces it and
     copies them back, as DistributedDataParallel does; ``one`` has them side by side from the start.
     """
-    n = kib * 256
-    buffer = torch.empty(tensors * n if impl == "bucket" else 0, device=ctx.device)
-    calls: list[None] = []
+    return (own(rng.randn(tensors * kib * 256)).view(tensors, -1),)
 
-    def reduce(x: Any) -> None:
-        calls.append(None)
-        mean(x)
+
+bucketing.reference(true_mean)
+
+
+@bucketing.wrong
+def _last_not_sent(x: Any) -> Any:
+    """Leave out the last, half-full bucket."""
+    mean(x)
+    x[-1] = own(x[-1])
+    return x
+
+
+@bucketing.exact
+def _all_reduces(launch: Any, x: Any) -> dict[str, float]:
+    called = torch.distributed.all_reduce
+    with mock.patch.object(torch.distributed, "all_reduce", wraps=called) as counted:
+        launch(x)
+    return {"all_reduces": counted.call_count}
+
+
+@bucketing.impl
+def _each(x: Any) -> Any:
+    for part in x.unbind():
+        mean(part)
+    return x
+
+
+@bucketing.impl
+def _bucket(ctx: Any, *, tensors: int, kib: int) -> Any:
+    buffer = torch.empty(tensors * kib * 256, device=ctx.device)
 
     def average(x: Any) -> Any:
-        if impl == "bucket":
-            torch.cat([tensor.view(-1) for tensor in x.unbind()], out=buffer)
-            reduce(buffer)
-            for tensor, part in zip(x.unbind(), buffer.view_as(x).unbind(), strict=True):
-                tensor.copy_(part)
-        else:
-            for part in x.unbind() if impl == "each" else (x,):
-                reduce(part)
+        torch.cat([tensor.view(-1) for tensor in x.unbind()], out=buffer)
+        mean(buffer)
+        for tensor, part in zip(x.unbind(), buffer.view_as(x).unbind(), strict=True):
+            tensor.copy_(part)
         return x
 
-    def exact() -> dict[str, float]:
-        calls.clear()
-        average(torch.zeros(tensors, n, device=ctx.device))
-        return {"all_reduces": len(calls)}
+    return average
 
-    def wrong(x: Any) -> Any:
-        average(x)
-        x[-1] = own(x[-1])  # the last, half-full bucket was never sent
-        return x
 
-    return perfsuite.Workload(
-        fn=average,
-        make_inputs=lambda rng: (own(rng.randn(tensors * n)).view(tensors, n),),
-        reference=true_mean,
-        wrong=wrong,
-        in_place=True,
-        exact=exact,
-    )
-
+bucketing.impl(mean, name="one")
 
 _beats_each = partial(
     perfsuite.Claim, case="bucketing", than={"impl": "each"}, needs=(perfsuite.cuda(),)

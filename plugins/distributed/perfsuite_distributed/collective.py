@@ -22,7 +22,6 @@ _ONE_WAY = {"op": ["all_gather", "reduce_scatter"], "impl": "library"}
     work=lambda op, ranks, kib, impl: perfsuite.Work(
         gang.bus_bytes(op, kib * 1024, ranks), link="nvlink"
     ),
-    memory_bytes=lambda op, ranks, kib, impl: 2 * kib * 1024,
     tolerance=lambda *, op: 0.0 if op == "all_gather" else None,
     in_place=lambda *, op: op == "all_reduce",
     cold=False,

@@ -41,7 +41,6 @@ Run = Callable[[Any, Any, Any], tuple[Any, Any]]
         rate_dtype="bf16",
         link="nvlink",
     ),
-    memory_bytes=lambda ranks, n, mib, impl: (4 * LAYERS + 2) * n * n + 2 * mib * 2**20,
     in_place=True,
     cold=False,
     version=2,

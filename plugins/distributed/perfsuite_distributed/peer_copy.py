@@ -20,7 +20,6 @@ _PEER = "cuda:1"
     needs=[perfsuite.cuda().when(impl=["staged", "copy"])],
     ranks="ranks",
     work=lambda ranks, kib, impl: perfsuite.Work(kib * 1024, link="nvlink"),
-    memory_bytes=lambda ranks, kib, impl: 2 * kib * 1024,
     tolerance=0.0,
     # The copy waits for the peer's stream, which a capture may not.
     captures=lambda *, impl: impl == "sendrecv",

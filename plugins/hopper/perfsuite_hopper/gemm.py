@@ -29,11 +29,6 @@ def work(m: int, n: int, k: int) -> Work:
     )
 
 
-def memory_bytes(m: int, n: int, k: int) -> int:
-    """Return the bytes of the operands, two results and the float64 reference."""
-    return 2 * (m * k + n * k + 2 * m * n) + 8 * (m * n + n * k + 2048 * k)
-
-
 def make_inputs(rng: Any, m: int, n: int, k: int) -> tuple[Any, ...]:
     """Return a (m x k), b (n x k) and c (m x n), all bf16 and row-major."""
     a, b = (rng.randn(rows, k, dtype="bfloat16") for rows in (m, n))

@@ -13,9 +13,7 @@ from perfsuite_hopper import gemm
     smoke={"size": 4096},
     nightly={"size": 8192},
     needs=[cuda(), arch("sm_90")],
-    flops=lambda *, size: 2 * size**3,
     rate_dtype="bf16",
-    memory_bytes=lambda size, impl: gemm.memory_bytes(size, size, size),
     tags=["tensor-cores", "hopper", "pipelining"],
     source="warp specialization and persistent kernels: chapter 6 of the book; NVIDIA CUTLASS, "
     "'Efficient GEMM in CUDA', warp specialization",

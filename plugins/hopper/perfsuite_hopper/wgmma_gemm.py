@@ -28,7 +28,6 @@ _NEAR_CUBLAS = perfsuite.Beats(
     ],
     needs=[cuda(), arch("sm_90")],
     work=lambda m, n, k, impl: gemm.work(m, n, k),
-    memory_bytes=lambda m, n, k, impl: gemm.memory_bytes(m, n, k),
     tags=["tensor-cores", "hopper"],
     ceilings={"bf16": lambda m, impl, **_: m in {4096, 8192} and impl in {"cublas", "gluon"}},
     source="tensor cores and warp specialization: chapter 6 of the book; PTX ISA, "

@@ -50,7 +50,6 @@ class Heap:
     nightly={"steps": 256, "impl": "torch"},
     full={"steps": [64, 1024], "impl": ["cuda_malloc", "default_pool", "kept_pool", "torch"]},
     needs=[perfsuite.cuda().when(impl=["cuda_malloc", "default_pool", "kept_pool"])],
-    memory_bytes=lambda steps, impl: SLOTS << MOST_BITS,
     metrics=[
         perfsuite.Metric("overlaps"),
         perfsuite.Metric("reserved_bytes", "B", threshold=0.05),

@@ -36,8 +36,6 @@ NEEDS = (perfsuite.cuda(), perfsuite.arch("sm_80+"))
     # A product and a sum for each tap.
     flops=lambda *, rows: 2 * TAPS * rows * ROW,
     rate_dtype="fp32",
-    # Input, output, and three arrays in float64 of the reference.
-    memory_bytes=lambda rows, **_: (2 * 4 + 3 * 8) * rows * ROW,
     tolerance=0.0,
     source="NVIDIA, CUDA C++ Programming Guide, Asynchronous Data Copies; " + COMPANION,
 )

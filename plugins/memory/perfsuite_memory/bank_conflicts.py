@@ -35,7 +35,6 @@ _OVER_CONFLICTS = perfsuite.Beats(
     needs=[perfsuite.cuda()],
     # A thread reads 32 words a pass.
     work=lambda **_: perfsuite.Work(read_bytes=4 * LANES * THREADS * PASSES, link="shared"),
-    memory_bytes=lambda **_: 2**22,
     cold=False,
     tolerance=0.0,
     # Without conflicts, 4 or 16 bytes a lane.

@@ -23,7 +23,7 @@ def weight_shapes(width: int) -> list[tuple[int, int]]:
     return [(width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)]
 
 
-def flops(width: int, seq: int) -> int:
+def flops(*, width: int, seq: int) -> int:
     """Return what a step must multiply and add: forward, and twice that backward.
 
     The step's own input needs no gradient. Of the scores and their product with the values the mask
@@ -40,56 +40,41 @@ def _memory_bytes(width: int, seq: int, impl: str) -> int:
     return 8 * kept + 20 * LAYERS * SQUARES * width**2
 
 
-@perfsuite.case(
-    nightly={"width": 1024, "seq": 2048, "impl": ["none", "selective", "full"]},
-    full=[
-        {"width": 1024, "seq": [512, 1024], "impl": ["none", "selective", "full"]},
-        {"width": 64, "seq": 32, "impl": "none"},
-    ],
+@perfsuite.operator(
+    nightly={"width": 1024, "seq": 2048},
+    full=[{"width": 1024, "seq": [512, 1024]}, {"width": 64, "seq": 32, "impl": "none"}],
+    flops=flops,
+    rate_dtype="bf16",
     memory_bytes=_memory_bytes,
+    # A bf16 value is off by up to 2^-9, and a gradient goes through some ten of them a layer.
+    tolerance=1.6e-2,
+    # Checkpoints are Python that runs in the backward pass.
+    captures=False,
     metrics=[perfsuite.Metric("executed_flops")],
     tags=["training"],
     source="Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016; PyTorch, "
     "torch.utils.checkpoint",
 )
-def checkpointing(ctx: Any, *, width: int, seq: int, impl: str) -> perfsuite.Workload:
+def checkpointing(rng: Any, *, width: int, seq: int) -> tuple[Any, ...]:
     """Compute the gradients of a transformer of 4 layers in bf16 for one sequence.
 
     none keeps every activation; full keeps each layer's input and computes the rest again;
     selective keeps what matrix products and attention returned and computes the rest again.
     """
-    layer = _kept(impl)
+    weights = [rng.randn(*shape) * shape[0] ** -0.5 for shape in LAYERS * weight_shapes(width)]
+    # Larger than what layers add: else what tokens have in common is most of a gradient, some of
+    # whose rows are then so small that a missing tile would not be seen.
+    x = 8 * rng.randn(1, seq, width, dtype="bfloat16")
+    return x, *(weight.bfloat16().requires_grad_() for weight in weights)
 
-    def make_inputs(rng: Any) -> tuple[Any, ...]:
-        shapes = LAYERS * weight_shapes(width)
-        weights = [rng.randn(*shape) * shape[0] ** -0.5 for shape in shapes]
-        # Larger than what layers add: else what tokens have in common is most of a gradient, some
-        # of whose rows are then so small that a missing tile would not be seen.
-        x = 8 * rng.randn(1, seq, width, dtype="bfloat16")
-        return x, *(weight.bfloat16().requires_grad_() for weight in weights)
 
-    def exact() -> dict[str, float]:
-        from torch.utils.flop_counter import FlopCounterMode
+@checkpointing.exact
+def _executed(step: Any, *inputs: Any) -> dict[str, float]:
+    from torch.utils.flop_counter import FlopCounterMode
 
-        shapes = [(1, seq, width), *LAYERS * weight_shapes(width)]
-        x, *weights = (torch.ones(s, dtype=torch.bfloat16, device=ctx.place) for s in shapes)
-        with FlopCounterMode(display=False) as counter:
-            gradients(layer, x, *(weight.requires_grad_() for weight in weights))
-        return {"executed_flops": float(counter.get_total_flops())}
-
-    return perfsuite.Workload(
-        fn=partial(gradients, layer),
-        make_inputs=make_inputs,
-        reference=_reference,
-        wrong=_detached,
-        # A bf16 value is off by up to 2^-9, and a gradient goes through some ten of them a layer.
-        tolerance=1.6e-2,
-        # Checkpoints are Python that runs in the backward pass.
-        captures=False,
-        flops=flops(width, seq),
-        rate_dtype="bf16",
-        exact=exact,
-    )
+    with FlopCounterMode(display=False) as counter:
+        step(*inputs)
+    return {"executed_flops": counter.get_total_flops()}
 
 
 def gradients(layer: Layer, x: Any, *weights: Any) -> tuple[Any, ...]:
@@ -112,15 +97,23 @@ def _layer(x: Any, into: Any, out: Any, up: Any, down: Any) -> Any:
     return x + functional.gelu(hidden, approximate="tanh") @ down
 
 
-def _kept(impl: str) -> Layer:
-    if impl == "none":
-        return _layer
+checkpointing.impl(partial(gradients, _layer), name="none")
+
+
+@checkpointing.impl
+def _selective(ctx: Any) -> Layer:
     from torch.utils import checkpoint as saving
 
-    if impl == "full":
-        return partial(saving.checkpoint, _layer, use_reentrant=False)
     choose = partial(saving.create_selective_checkpoint_contexts, _dear())
-    return partial(saving.checkpoint, _layer, use_reentrant=False, context_fn=choose)
+    layer = partial(saving.checkpoint, _layer, use_reentrant=False, context_fn=choose)
+    return partial(gradients, layer)
+
+
+@checkpointing.impl
+def _full(ctx: Any) -> Layer:
+    from torch.utils import checkpoint as saving
+
+    return partial(gradients, partial(saving.checkpoint, _layer, use_reentrant=False))
 
 
 def _dear() -> list[Any]:
@@ -130,6 +123,7 @@ def _dear() -> list[Any]:
     return [getattr(torch.ops.aten, name).default for name in names]
 
 
+@checkpointing.reference
 def _reference(x: Any, *weights: Any) -> tuple[Any, ...]:
     wide = (weight.detach().double().requires_grad_() for weight in weights)
     return gradients(_plain_layer, x.double(), *wide)
@@ -155,6 +149,7 @@ def _plain_layer(x: Any, into: Any, out: Any, up: Any, down: Any) -> Any:
     return x + (hidden * (1 + inner.tanh()) / 2) @ down
 
 
+@checkpointing.wrong
 def _detached(x: Any, *weights: Any) -> tuple[Any, ...]:
     """Lose the gradients below the last layer: its input was saved without where it came from."""
 

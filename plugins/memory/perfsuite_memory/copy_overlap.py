@@ -33,7 +33,6 @@ _OVER_SERIAL = perfsuite.Beats(
     # Each byte crosses the link once in each direction. The link takes both at once, so one of them
     # is counted, against the link's rate in one direction.
     work=lambda mib, impl: perfsuite.Work(read_bytes=mib * 2**20, link="pcie"),
-    memory_bytes=lambda mib, impl: mib * 2**20,
     regime=perfsuite.Regime.END_TO_END,
     cold=False,  # the data come from the host
     tolerance=0.0,

@@ -30,7 +30,6 @@ def _work(*, mib: int, direction: str, impl: str) -> perfsuite.Work:
     full={"mib": [1, 16, 64, 256, 1024], "direction": ["h2d", "d2h"]},
     needs=[perfsuite.cuda()],
     work=_work,
-    memory_bytes=lambda mib, **_: mib * 2**20,
     regime=perfsuite.Regime.END_TO_END,
     tolerance=0.0,
     captures=False,  # a copy from pageable memory cannot be

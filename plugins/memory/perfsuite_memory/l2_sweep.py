@@ -41,7 +41,6 @@ def passes_of(kib: int, impl: str) -> int:
         {"kib": 32768, "impl": "torch"},
     ],
     work=_work,
-    memory_bytes=lambda kib, impl: 1024 * kib,
     cold=False,
     tolerance=0.0,
     # Footprints whose best rate stands for L2's.

@@ -48,7 +48,6 @@ def _work(*, what: str, impl: str) -> perfsuite.Work:
     nightly={"what": "activations"},
     needs=[perfsuite.cuda()],
     work=_work,
-    memory_bytes=lambda **_: 28 * PARAMETERS + 16 * TOKENS * WIDTH * LAYERS,
     regime=perfsuite.Regime.END_TO_END,
     cold=False,
     # A bf16 value is off by up to 2^-9; each layer adds two roundings forward and two backward.

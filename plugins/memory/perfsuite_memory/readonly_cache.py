@@ -44,8 +44,6 @@ _AS_PLAIN = perfsuite.Beats(
     needs=[perfsuite.cuda()],
     # Keys in, sums out; the table stays on the chip.
     work=lambda n, **_: perfsuite.Work(read_bytes=4 * n, write_bytes=4 * n),
-    # Keys, sums, and the reference's three arrays of 8 bytes.
-    memory_bytes=lambda n, **_: (2 * 4 + 3 * 8) * n,
     tolerance=0.0,
     source=GUIDE,
     version=3,

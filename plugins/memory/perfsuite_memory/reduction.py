@@ -38,8 +38,6 @@ _OVER_TREE = perfsuite.Beats(
     full={"n": [2**24, ODD_N], "impl": LADDER},
     flops=lambda *, n: n,
     rate_dtype="fp32",
-    # The tree keeps a sum for each block, and a sum for each block of those.
-    memory_bytes=lambda n, impl: 4 * n + (4 * sum(tree_sizes(n)) if impl == "tree" else 0),
     # Every partial sum is a whole number below 2**24, so there is one right answer.
     tolerance=0.0,
     source=f"{HARRIS}; Luitjens, Faster Parallel Reductions on Kepler, NVIDIA Blog, 2014",

@@ -24,8 +24,6 @@ ODD_PANELS = 2**14 - 5
     nightly=[{"panels": PANELS}, {"panels": ODD_PANELS, "impl": "split"}],
     full={"panels": ODD_PANELS},
     needs=[perfsuite.cuda()],
-    # Input and output, and the reference in 8 bytes.
-    memory_bytes=lambda panels, impl: (2 * 4 + 2 * 8) * LANES * DEPTH * panels,
     tolerance=0.0,
     source="NVIDIA, CUDA C++ Best Practices Guide, Local Memory and Register Pressure",
 )

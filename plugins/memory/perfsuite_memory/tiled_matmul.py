@@ -26,11 +26,7 @@ NEEDS = (cuda(), arch("sm_80+"))
 @perfsuite.operator(
     nightly=[{"n": 2048}, {"n": ODD_N, "impl": "registers"}],
     full=[{"n": [1024, 4096]}, {"n": 512, "impl": "torch"}, {"n": ODD_N, "impl": "shared"}],
-    # n products and n sums for each of n^2 results.
-    flops=lambda *, n: 2 * n**3,
     rate_dtype="fp32",
-    # Beside the three matrices, the reference's in float64.
-    memory_bytes=lambda n, impl: (3 * 4 + 3 * 8) * n * n,
     # A sum of n roundings that do not know each other: sqrt(n) * 2^-24 is 4e-6 for 4096.
     tolerance=1e-5,
     source=BOEHM,

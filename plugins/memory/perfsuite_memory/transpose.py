@@ -39,7 +39,6 @@ _PADDED = tuple(
     smoke={"n": 2048, "impl": ["torch", "triton"]},
     nightly=[{"n": 8192}, {"n": 8191, "impl": ["swizzled", "triton"]}],
     full={"n": [1024, 2048, 4096, 8191, 16384]},
-    memory_bytes=lambda n, impl: 8 * n * n,
     tolerance=0.0,
     source=BLOG,
 )

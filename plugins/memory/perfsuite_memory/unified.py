@@ -21,7 +21,6 @@ ROUNDS = 1
     work=lambda mib, impl: perfsuite.Work(
         read_bytes=mib * 2**20, write_bytes=mib * 2**20, link="pcie"
     ),
-    memory_bytes=lambda mib, impl: 2 * mib * 2**20,
     regime=perfsuite.Regime.END_TO_END,
     cold=False,  # the data come from the host
     tolerance=0.0,

@@ -39,7 +39,6 @@ _OVER_WORDS = perfsuite.Beats(
         {"n": 2**26, "shift": 1, "grid": "full", "impl": ["words", "realigned"]},
     ],
     needs=[cuda()],
-    memory_bytes=lambda n, **_: 8 * n,
     tolerance=0.0,
     source="Luitjens, CUDA Pro Tip: Increase Performance with Vectorized Memory Access, NVIDIA "
     "Technical Blog, 2013",

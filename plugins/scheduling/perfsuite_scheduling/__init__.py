@@ -38,7 +38,7 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Operator | perfsuite.Cla
         *cuda_graph.CASES,
         *persistent.CASES,
         *streams.CASES,
-        *host_sync.CASES,
+        host_sync.host_sync,
         *kernel_fusion.CASES,
         *work_queue.CASES,
         *pdl.CASES,

@@ -23,11 +23,6 @@ def _work(n: int, impl: str) -> Work:
     return Work(read_bytes=moved, write_bytes=moved, flops=2.0 * STEPS * REQUESTS * n)
 
 
-def _memory_bytes(n: int, impl: str) -> int:
-    # Input and output, the float64 reference and one intermediate of it.
-    return REQUESTS * n * (2 * _VALUE_BYTES + 2 * 8)
-
-
 @perfsuite.case(
     smoke={"n": 4096, "impl": ["one", "batched"]},
     nightly=[
@@ -37,7 +32,6 @@ def _memory_bytes(n: int, impl: str) -> int:
     full={"n": 2**22, "impl": ["threads", "batched"]},
     needs=(cuda().when(impl=("threads", "graph")), cuda().when(n=2**22)),
     work=_work,
-    memory_bytes=_memory_bytes,
     metrics=[perfsuite.KERNELS],
     regime=Regime.END_TO_END,
     cold=False,
@@ -56,20 +50,15 @@ def cpu_submission(ctx: Any, n: int, impl: str) -> Workload:
     Each step is x = 0.98 x + 0.1, in two operators; any number of steps has a closed form.
     """
     x, y = (torch.empty(REQUESTS, n, device=ctx.place) for _ in range(2))
-    launch = _launch_of(impl, x, y)
-
-    def exact() -> dict[str, float]:
-        run = _batched if impl == "batched" else _one_by_one  # the others issue the same
-        return {"kernels": perfsuite.count_kernels(ctx, lambda: run(x, y))}
-
+    counted = _batched if impl == "batched" else _one_by_one  # the others issue the same
     return Workload(
-        fn=launch,
+        fn=_launch_of(impl, x, y),
         make_inputs=lambda rng: (x.copy_(rng.randn(REQUESTS, n)), y),
         reference=_reference,
         wrong=_without_last,
         captures=False,
         rotates=False,
-        exact=exact,
+        exact=lambda: {"kernels": perfsuite.count_kernels(ctx, lambda: counted(x, y))},
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite import Claim, Regime, Workload, arch, cuda, feature
+from perfsuite import Claim, Regime, arch, cuda, feature
 from perfsuite.gpu import torch
 from perfsuite_scheduling import congruence, counting
 
@@ -18,13 +18,15 @@ ROUNDS = 64
 OPTIONS = (f"-DTHREADS={THREADS}", f"-DMOST={MOST}", f"-DROUNDS={ROUNDS}")
 # The device's own runtime is linked to it.
 LINKED = (*OPTIONS, "-rdc=true")
-_READS = (counting.READ, "tolist")
 
 
-@perfsuite.case(
-    smoke={"items": 127, "impl": ["host_each", "host_once", "device"]},
-    full={"items": 16, "impl": ["host_each", "host_once", "device"]},
+@perfsuite.operator(
+    smoke={"items": 127},
+    full={"items": 16},
     needs=(arch("sm_90+"), cuda(), feature("nvcc").when(impl="device")),
+    flops=None,
+    tolerance=0.0,
+    captures=False,
     metrics=[counting.READS],
     regime=Regime.END_TO_END,
     cold=False,
@@ -32,7 +34,7 @@ _READS = (counting.READ, "tolist")
     source="dynamic parallelism: AI Systems Performance Engineering, chapter 7; CUDA C++ "
     "Programming Guide, CUDA dynamic parallelism, fire and forget",
 )
-def dynamic_parallelism(ctx: Any, items: int, impl: str) -> Workload:
+def dynamic_parallelism(rng: Any, *, items: int) -> tuple[Any, Any]:
     """Launch a kernel for each item, of a size that only the device knows: 1 to 4096 values.
 
     ``host_each`` measures an item, reads its size and launches, one item after the other.
@@ -41,31 +43,19 @@ def dynamic_parallelism(ctx: Any, items: int, impl: str) -> Workload:
     launches once and reads nothing. A round is exact arithmetic on whole numbers modulo 2**32, so
     results are compared to the bit; no rate of such operations is known, so no work is stated.
     """
-    run = _launch_of(ctx, items, impl)
-
-    def exact() -> dict[str, float]:
-        x, y = torch.zeros(2, items, MOST, dtype=torch.int32, device=ctx.place)
-        seen = perfsuite.count_operators(lambda: run(x, y))
-        return {"host_reads": float(sum(seen[name] for name in _READS))}
-
-    return Workload(
-        fn=run,
-        make_inputs=lambda rng: (
-            rng.randint(-(2**31), 2**31 - 1, items, MOST),
-            rng.empty(items, MOST, dtype="int32"),
-        ),
-        reference=_reference,
-        wrong=_without_last,
-        tolerance=0.0,
-        captures=False,
-        exact=exact,
-    )
+    x = rng.randint(-(2**31), 2**31 - 1, items, MOST)
+    return x, rng.empty(items, MOST, dtype="int32")
 
 
-def _launch_of(ctx: Any, items: int, impl: str) -> Callable[[Any, Any], None]:
-    if impl == "device":
-        parent = ctx.load_cuda(SOURCE, "parent", options=LINKED)
-        return lambda x, y: parent(items, THREADS, x, y)
+@dynamic_parallelism.exact
+def _reads(launch: Any, x: Any, y: Any) -> dict[str, float]:
+    seen = perfsuite.count_operators(lambda: launch(x, y))
+    return {"host_reads": seen[counting.READ] + seen["tolist"]}
+
+
+@dynamic_parallelism.impl(name="host_once")
+@dynamic_parallelism.impl(name="host_each")
+def _host(ctx: Any, *, items: int, impl: str) -> Callable[[Any, Any], None]:
     measure, child = (ctx.load_cuda(SOURCE, name, options=OPTIONS) for name in ("measure", "child"))
     counts = torch.zeros(items, dtype=torch.int32, device=ctx.place)
 
@@ -85,6 +75,13 @@ def _launch_of(ctx: Any, items: int, impl: str) -> Callable[[Any, Any], None]:
     return host_each if impl == "host_each" else host_once
 
 
+@dynamic_parallelism.impl
+def _device(ctx: Any, *, items: int) -> Callable[[Any, Any], None]:
+    parent = ctx.load_cuda(SOURCE, "parent", options=LINKED)
+    return lambda x, y: parent(items, THREADS, x, y)
+
+
+@dynamic_parallelism.reference
 def _reference(x: Any, y: Any) -> Any:
     """Work through the values whose place is below what the item's first value says."""
     counts = 1 + (((x[:, :1].long() % 2**32) >> 8) % MOST)
@@ -92,13 +89,14 @@ def _reference(x: Any, y: Any) -> Any:
     return torch.where(places < counts, congruence.advance(x, ROUNDS), x)
 
 
+@dynamic_parallelism.wrong
 def _without_last(x: Any, y: Any) -> None:
     """Lose the last item's kernel: more were pending than the device's runtime has room for."""
     y.copy_(_reference(x, y))
     y[-1].copy_(x[-1])
 
 
-CASES: tuple[perfsuite.Case | Claim, ...] = (
+CASES = (
     dynamic_parallelism,
     Claim(
         name="device_launch",

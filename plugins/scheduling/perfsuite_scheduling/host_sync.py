@@ -2,45 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import perfsuite
-from perfsuite import Claim, Regime, Work, Workload, cuda
 from perfsuite.gpu import torch
 from perfsuite_scheduling import counting
 
 FEATURES = 64
 # Stable: the largest eigenvalue of x'x / samples is about (1 + sqrt(64 / 512))**2 = 1.8 at most.
 RATE = 0.1
-_VALUE_BYTES = 4
+_GUIDE = "PyTorch, Performance Tuning Guide:"
 
 
-def _work(samples: int, steps: int, impl: str) -> Work:
-    # A step multiplies the matrix by the weights, and its transpose by the residuals.
-    matrix = samples * FEATURES
-    return Work(
-        read_bytes=steps * 2 * matrix * _VALUE_BYTES,
-        write_bytes=steps * FEATURES * _VALUE_BYTES,
-        flops=4.0 * steps * matrix,
-        rate_dtype="fp32",
-    )
-
-
-@perfsuite.case(
-    smoke={"samples": 512, "steps": 64, "impl": ["each_step", "at_end"]},
+@perfsuite.operator(
+    smoke={"samples": 512, "steps": 64},
     # 128 MiB on a GPU, so that a step takes it about as long as the host takes to issue one.
-    nightly={"samples": 524288, "steps": 64, "impl": ["each_step", "at_end"]},
-    full={"samples": 524288, "steps": [16, 256], "impl": ["each_step", "at_end"]},
-    work=_work,
+    nightly={"samples": 524288, "steps": 64},
+    full={"samples": 524288, "steps": [16, 256]},
+    # A step multiplies the matrix by the weights, and its transpose by the residuals.
+    work=lambda samples, steps, impl: perfsuite.Work(
+        read_bytes=4 * steps * 2 * samples * FEATURES,
+        write_bytes=4 * steps * FEATURES,
+        flops=4 * steps * samples * FEATURES,
+        rate_dtype="fp32",
+    ),
+    captures=False,
     metrics=[counting.READS],
-    regime=Regime.END_TO_END,
+    regime=perfsuite.Regime.END_TO_END,
     cold=False,
     tags=["synchronisation"],
-    source="PyTorch, Performance Tuning Guide: avoid unnecessary CPU-GPU synchronization; "
+    source=f"{_GUIDE} avoid unnecessary CPU-GPU synchronization; "
     "AI Systems Performance Engineering, chapter 7",
 )
-def host_sync(ctx: Any, samples: int, steps: int, impl: str) -> Workload:
+def host_sync(rng: Any, *, samples: int, steps: int) -> tuple[Any, ...]:
     """Fit 64 weights to the samples by gradient descent, fp32, and add up the losses.
 
     ``each_step`` adds ``loss.item()`` to a Python number, as loops that print their loss do: the
@@ -49,26 +43,13 @@ def host_sync(ctx: Any, samples: int, steps: int, impl: str) -> Workload:
     512 samples the GPU's part is too short to tell. Each returns the weights and the sum of
     losses, both on the host.
     """
-    run = {"each_step": _read_each_step, "at_end": _read_at_end}[impl]
+    x = rng.randn(samples, FEATURES)
+    return x, x @ rng.randn(FEATURES) + 0.1 * rng.randn(samples)
 
-    def make_inputs(rng: Any) -> tuple[Any, ...]:
-        x = rng.randn(samples, FEATURES)
-        y = x @ rng.randn(FEATURES) + 0.1 * rng.randn(samples)
-        return x, y
 
-    def exact() -> dict[str, float]:
-        x = torch.ones(512, FEATURES, device=ctx.place)
-        reads = perfsuite.count_operators(lambda: run(x, x[:, 0], steps))[counting.READ]
-        return {"host_reads": float(reads)}
-
-    return Workload(
-        fn=lambda x, y: run(x, y, steps),
-        make_inputs=make_inputs,
-        reference=lambda x, y: _reference(x, y, steps),
-        wrong=lambda x, y: _read_too_early(x, y, steps),
-        captures=False,
-        exact=exact,
-    )
+@host_sync.exact
+def _reads(launch: Any, x: Any, y: Any) -> dict[str, float]:
+    return {"host_reads": perfsuite.count_operators(lambda: launch(x, y))[counting.READ]}
 
 
 def _step(x: Any, y: Any, weights: Any) -> tuple[Any, Any]:
@@ -76,7 +57,8 @@ def _step(x: Any, y: Any, weights: Any) -> tuple[Any, Any]:
     return weights - (2 * RATE / len(x)) * (x.T @ residual), residual.square().mean()
 
 
-def _read_each_step(x: Any, y: Any, steps: int) -> tuple[Any, Any]:
+@host_sync.impl
+def _each_step(x: Any, y: Any, *, steps: int) -> tuple[Any, Any]:
     weights, total = x.new_zeros(FEATURES), 0.0
     for _ in range(steps):
         weights, loss = _step(x, y, weights)
@@ -84,7 +66,17 @@ def _read_each_step(x: Any, y: Any, steps: int) -> tuple[Any, Any]:
     return weights, _on_host(total)
 
 
-def _read_at_end(x: Any, y: Any, steps: int) -> tuple[Any, Any]:
+@host_sync.impl(
+    beats=perfsuite.Beats(
+        "each_step",
+        1.0,
+        f"{_GUIDE} an item() makes the host wait for the GPU; it gives no ratio, so only the "
+        "direction is asked for",
+        needs=(perfsuite.cuda(),),
+        name="read",
+    )
+)
+def _at_end(x: Any, y: Any, *, steps: int) -> tuple[Any, Any]:
     weights, total = x.new_zeros(FEATURES), x.new_zeros(())
     for _ in range(steps):
         weights, loss = _step(x, y, weights)
@@ -92,15 +84,11 @@ def _read_at_end(x: Any, y: Any, steps: int) -> tuple[Any, Any]:
     return weights, _on_host(total.item())
 
 
-def _read_too_early(x: Any, y: Any, steps: int) -> tuple[Any, Any]:
+@host_sync.wrong
+def _too_early(x: Any, y: Any, *, steps: int) -> tuple[Any, Any]:
     """Read the sum before the last step has added its loss."""
-    weights, total = x.new_zeros(FEATURES), x.new_zeros(())
-    read = 0.0
-    for _ in range(steps):
-        read = total.item()
-        weights, loss = _step(x, y, weights)
-        total += loss
-    return weights, _on_host(read)
+    weights, _ = _at_end(x, y, steps=steps)
+    return weights, _at_end(x, y, steps=steps - 1)[1]
 
 
 def _on_host(total: float) -> Any:
@@ -108,7 +96,8 @@ def _on_host(total: float) -> Any:
     return torch.tensor([total], dtype=torch.float32)
 
 
-def _reference(x: Any, y: Any, steps: int) -> tuple[Any, Any]:
+@host_sync.reference
+def _reference(x: Any, y: Any, *, steps: int) -> tuple[Any, Any]:
     """Descend in float64 on the normal equations, which know the samples by their products only."""
     x, y = x.cpu().double(), y.cpu().double()
     squared, crossed, offset = x.T @ x / len(x), x.T @ y / len(x), y @ y / len(x)
@@ -117,22 +106,3 @@ def _reference(x: Any, y: Any, steps: int) -> tuple[Any, Any]:
         total += weights @ squared @ weights - 2 * crossed @ weights + offset
         weights -= 2 * RATE * (squared @ weights - crossed)
     return weights, total.reshape(1)
-
-
-def _claims() -> tuple[Claim, ...]:
-    return (
-        Claim(
-            name="read_at_end",
-            case="host_sync",
-            faster={"impl": "at_end"},
-            than={"impl": "each_step"},
-            by=1.0,
-            needs=(cuda(),),
-            source="PyTorch, Performance Tuning Guide: an item() makes the host wait for the GPU; "
-            "it gives no ratio, so only the direction is asked for",
-        ),
-    )
-
-
-Run = Callable[[Any, Any, int], tuple[Any, Any]]
-CASES: tuple[perfsuite.Case | Claim, ...] = (host_sync, *_claims())

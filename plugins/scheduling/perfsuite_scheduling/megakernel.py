@@ -38,11 +38,6 @@ def _work(context: int, impl: str) -> Work:
     )
 
 
-def _memory_bytes(context: int, impl: str) -> int:
-    # Two sets of weights, so that each finds the L2 cache cold, and one in float64.
-    return (2 * _ITEM_BYTES + 8) * (_WEIGHTS + 2 * KV * context)
-
-
 @perfsuite.case(
     smoke=[
         {"context": 1024, "impl": ["eager", "graph", "persistent"]},
@@ -51,7 +46,6 @@ def _memory_bytes(context: int, impl: str) -> int:
     full={"context": [129, 777, 1024, 2048], "impl": ["eager", "graph", "persistent"]},
     needs=(cuda(), arch("sm_90+")),
     work=_work,
-    memory_bytes=_memory_bytes,
     metrics=[perfsuite.KERNELS],
     tags=["launch", "persistent", "decode"],
     source="HazyResearch, Look Ma, No Bubbles! Designing a Low-Latency Megakernel for Llama-1B; "

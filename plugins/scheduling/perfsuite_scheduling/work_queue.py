@@ -54,8 +54,6 @@ def rounds_of(lengths: str) -> tuple[int, ...]:
     nightly={"lengths": "equal", "impl": ["static", "queue"]},
     full={"lengths": ["equal", "pareto", "rising"]},
     needs=[cuda()],
-    # Input, output, and the reference's 64-bit numbers, four arrays of them at a time.
-    memory_bytes=lambda lengths, impl: ITEMS * THREADS * (2 * 4 + 4 * 8),
     work=None,
     tolerance=0.0,
     metrics=[perfsuite.KERNELS],
