@@ -236,21 +236,19 @@ def _case(
     """Return a case of ``points``, which come tier by tier: the first that lists one has it."""
     fields = {"name": build.__name__, "doc": build.__doc__ or "", **fields}
     names = tuple(dict.fromkeys(axes))
-    tiers: dict[tuple[tuple[type, Scalar], ...], Tier] = {}
+    bound: dict[tuple[tuple[type, Scalar], ...], tuple[Tier, Axes]] = {}
     for tier, point in points:
         if set(point) != set(names):
             what = f"a point of case {fields['name']!r} binds {', '.join(point) or 'no axis'}"
             raise ValueError(f"{what}; its axes are {', '.join(names) or 'none'}")
         key = tuple((type(point[name]), point[name]) for name in names)
-        tiers.setdefault(key, tier)
-    bound = [
-        (tier, {name: value for name, (_, value) in zip(names, key, strict=True)})
-        for key, tier in tiers.items()
-    ]
-    for name in ("needs", "budgets", "tags", "metrics"):
-        fields[name] = tuple(fields.get(name, ()))
-    values = {name: tuple(dict.fromkeys(point[name] for _, point in bound)) for name in names}
-    return Case(build=build, axes=values, points=tuple(bound), **fields)
+        bound.setdefault(key, (tier, {name: point[name] for name in names}))
+    fields |= {
+        name: tuple(fields.get(name, ())) for name in ("needs", "budgets", "tags", "metrics")
+    }
+    points = tuple(bound.values())
+    values = {name: tuple(dict.fromkeys(point[name] for _, point in points)) for name in names}
+    return Case(build=build, axes=values, points=points, **fields)
 
 
 def _by_axes(build: Function, *, smoke: Any, full: Any, fields: dict[str, Any]) -> Case:
@@ -258,21 +256,17 @@ def _by_axes(build: Function, *, smoke: Any, full: Any, fields: dict[str, Any]) 
     told = "case(axes=...) goes with API 3: list the points of each tier, as operator says"
     with suppress(DeprecationWarning):  # where warnings are errors an old pack would be none
         warnings.warn(told, DeprecationWarning, stacklevel=3)
-    fields = dict(fields)
-    axes, only, waits = fields.pop("axes"), fields.pop("only", None), fields.pop("waits", None)
-    full_only = fields.pop("full_only", ())
+    fields = {"only": None, "waits": None, "full_only": (), **fields}
+    axes, only, waits, full_only = map(fields.pop, ("axes", "only", "waits", "full_only"))
 
     def points() -> Iterator[tuple[Tier, Axes]]:
         for tier, some in ((Tier.SMOKE, smoke), (Tier.NIGHTLY, {}), (Tier.FULL, full)):
             for each in grid({name: [*values] for name, values in {**axes, **dict(some)}.items()}):
                 if only and not only(**each):
                     continue
-                if any(all(each[a] in v for a, v in one.items()) for one in full_only):
-                    yield Tier.FULL, each
-                elif tier is Tier.SMOKE and waits and waits(**each):
-                    yield Tier.NIGHTLY, each
-                else:
-                    yield tier, each
+                is_full = any(all(each[a] in v for a, v in one.items()) for one in full_only)
+                is_late = tier is Tier.SMOKE and waits and waits(**each)
+                yield Tier.FULL if is_full else Tier.NIGHTLY if is_late else tier, each
 
     return _case(build, axes, points(), fields)
 

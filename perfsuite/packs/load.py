@@ -529,10 +529,9 @@ class _Expanded:
         """Return a binding as a variant."""
         case = self.case
         work: Any = self.called(case.work, axes, "work") if case.work else None
-        is_work = isinstance(work, Work)
-        if is_work:
-            numbers = (work.read_bytes, work.write_bytes, work.flops, work.kernels)
-            is_work = all(map(is_measurable, numbers))
+        is_work = isinstance(work, Work) and all(
+            map(is_measurable, (work.read_bytes, work.write_bytes, work.flops, work.kernels))
+        )
         if work is not None and not is_work:
             told = f"returned {shown(work, most=TEXT_CHARACTERS)}"
             remedy = f"return a perfsuite.Work with numbers of at most {MAGNITUDE:g}"
