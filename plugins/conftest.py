@@ -1,4 +1,4 @@
-"""Says where the processes of a session share what the packs' scripts printed."""
+"""Makes the packs importable, installed or not; says where scripts' output is shared."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-sys.path += [str(Path(__file__).parents[1] / "tests"), str(Path(__file__).parent)]
+HERE = Path(__file__).resolve().parent
+
+sys.path[:0] = [str(project.parent) for project in HERE.glob("*/pyproject.toml")]
+sys.path += [str(HERE.parent / "tests"), str(HERE)]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -17,8 +17,6 @@ from perfsuite_inference.model import SHARPNESS, Shape
 _LAYERS = {
     dtype: Shape(1, 4096, 32, 8, 128, 14336, 128256, dtype=dtype) for dtype in ("bf16", "fp32")
 }
-# Bytes for one row of the float64 reference and its scores; fp32 is that of the smoke tier.
-SPARE = {"bf16": 2 << 30, "fp32": 64 << 20}
 _BLOCKS = {"contiguous": 0, "paged_16": 16, "paged_64": 64}
 _SMALL: dict[str, Any] = {"dtype": "fp32", "batch": 8, "longest": 256}
 # Keys and values [kv_heads, length - 1, d] of a row, before its new token.
@@ -48,7 +46,7 @@ def _work(dtype: str, batch: int, longest: int, impl: str) -> Work:
 def _memory_bytes(dtype: str, batch: int, longest: int, impl: str) -> int:
     s = _LAYERS[dtype]
     # The cache, the tokens by row for the reference, and copies of both that the control makes.
-    return 6 * batch * (longest + 64) * s.kv_elements * s.item_bytes + SPARE[dtype]
+    return 6 * batch * (longest + 64) * s.kv_elements * s.item_bytes + reference.SPARE[dtype]
 
 
 @perfsuite.case(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import perfsuite
 from perfsuite.gpu import DTYPES, torch
 
 # Scores then spread by about 2.5: attention picks out some tokens of a long context, as that of
@@ -21,7 +22,6 @@ SHARPNESS = 2.5
 # What all layers add to the embedding, in units of it: each adds its share, as initialisation for
 # training has it (GPT-2 scales by 1 / sqrt(2 layers)). Rounding errors then add up, not multiply.
 _GROWTH = 2.0
-_WARM_UPS = 3
 # bf16 rounds each of some 100 operations in a row by up to 2 ** -9; fp32 keeps its own limit.
 TOLERANCES = {"bf16": 4e-2, "fp32": None}
 
@@ -223,18 +223,8 @@ def _drawn(s: Shape, device: Any, seed: int) -> tuple[Any, tuple[Layer, ...], An
 
 
 def captured(launch: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
-    """Return a CUDA graph's replay of a launch, and what that returns: written anew each time.
-
-    It runs on another stream until all that is made at first use has been made.
-    """
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(_WARM_UPS):
-            launch()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    # Other threads of the process may go on.
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        result = launch()
-    return graph.replay, result
+    """Return a CUDA graph's replay of a launch, and what that returns: written anew each time."""
+    results: list[Any] = []
+    graph = perfsuite.capture(lambda: results.append(launch()))
+    graph.instantiate()
+    return graph.replay, results[-1]

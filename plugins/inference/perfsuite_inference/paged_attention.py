@@ -10,7 +10,6 @@ from perfsuite import Work, cuda, package
 from perfsuite.gpu import DTYPES, torch
 from perfsuite_inference import reference
 from perfsuite_inference.cache import attend_gathered
-from perfsuite_inference.kv_cache import SPARE
 from perfsuite_inference.model import SHARPNESS
 
 # Llama-3.1-8B's, of one layer.
@@ -46,7 +45,7 @@ def _work(dtype: str, batch: int, context: int, impl: str) -> Work:
     # The blocks, half of them somebody else's, twice as the check has other data beside, the copy
     # in its two layouts, which the negative control makes too, and one row of the reference.
     memory_bytes=lambda dtype, batch, context, impl: (
-        12 * batch * (context + BLOCK) * KV_HEADS * D * _ITEM[dtype] + SPARE[dtype]
+        12 * batch * (context + BLOCK) * KV_HEADS * D * _ITEM[dtype] + reference.SPARE[dtype]
     ),
     cold=False,
     tags=["decode", "paged", "attention"],

@@ -10,6 +10,8 @@ from perfsuite_inference.model import Layer, Llama, Shape
 
 # Scores held at once: 1 GiB of float64.
 _SCORES_MOST = 1 << 27
+# Bytes for one row of what attends and its scores; fp32 is that of the smoke tier.
+SPARE = {"bf16": 2 << 30, "fp32": 64 << 20}
 
 
 def logits_after(model: Llama, prompt: Any, tails: Any) -> Any:

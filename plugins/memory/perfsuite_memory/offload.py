@@ -139,12 +139,18 @@ def _step(p: Any, g: Any, m: Any, v: Any, *outs: Any) -> None:
     torch.addcdiv(p, m_out, root, value=-RATE / (1 - BETA_1**STEP), out=p_out)
 
 
-def _in_turn(*arrays: Any) -> None:
+def _moved(arrays: Any, near: Any) -> None:
+    """Copy the states into buffers near the parameters, step there, and copy them back."""
     p, g, m, v, p_out, m_out, v_out = arrays
-    near = [state.to(p.device, non_blocking=True, copy=True) for state in (m, v)]
+    for buffer, state in zip(near, (m, v), strict=True):
+        buffer.copy_(state, non_blocking=True)
     _step(p, g, *near, p_out, *near)
-    for far, state in zip((m_out, v_out), near, strict=True):
-        far.copy_(state, non_blocking=True)
+    for far, buffer in zip((m_out, v_out), near, strict=True):
+        far.copy_(buffer, non_blocking=True)
+
+
+def _in_turn(*arrays: Any) -> None:
+    _moved(arrays, [torch.empty_like(arrays[0]) for _ in "mv"])
 
 
 def _in_pieces(place: str) -> Launch:
@@ -156,13 +162,8 @@ def _in_pieces(place: str) -> Launch:
         pieces = list(zip(*(array.split(size) for array in arrays), strict=True))
 
         def job(index: int, where: int) -> None:
-            p, g, m, v, p_out, m_out, v_out = pieces[index]
-            near = [buffer[: len(p)] for buffer in buffers[where]]
-            for buffer, state in zip(near, (m, v), strict=True):
-                buffer.copy_(state, non_blocking=True)
-            _step(p, g, *near, p_out, *near)
-            for far, buffer in zip((m_out, v_out), near, strict=True):
-                far.copy_(buffer, non_blocking=True)
+            piece = pieces[index]
+            _moved(piece, [buffer[: len(piece[0])] for buffer in buffers[where]])
 
         copy_overlap.fork(streams, len(pieces), job)
 

@@ -86,12 +86,10 @@ def _malloc(ctx: Any, size: int) -> Workspaces:
 
 def _pool(ctx: Any, size: int) -> Workspaces:
     """Take from a pool of the first GPU's memory that keeps what is given back to it."""
-    location = driver.CUmemLocation()
-    location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-    location.id = 0
     wanted = driver.CUmemPoolProps()
     wanted.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-    wanted.location = location
+    wanted.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    wanted.location.id = 0
     (pool,) = asked(driver.cuMemPoolCreate(wanted))
     threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
     asked(driver.cuMemPoolSetAttribute(pool, threshold, driver.cuuint64_t(2**64 - 1)))

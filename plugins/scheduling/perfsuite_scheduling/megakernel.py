@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +67,11 @@ def megakernel(ctx: Any, context: int, impl: str) -> Workload:
     layers, which share one start.
     """
     turn = turn_of(context - 1, ctx.place)
-    run = _persistent(ctx, context, turn) if impl == "persistent" else _eager(turn)
+    tables = turn.to(torch.bfloat16).view(2, 1, -1).repeat(1, 1, 2)
+    eager = partial(_eager, tables)
 
     return Workload(
-        fn=run,
+        fn=_persistent(ctx, context, turn) if impl == "persistent" else eager,
         make_inputs=lambda rng: make_inputs(rng, context),
         reference=lambda x, weights, cache, y: reference(x, weights, cache, context),
         # The query is turned for the position after the one it has.
@@ -81,21 +83,12 @@ def megakernel(ctx: Any, context: int, impl: str) -> Workload:
     )
 
 
-# QKV, output, gates above their partners, down, and the scales of the two norms.
-_SHAPES = (
-    (HIDDEN + 2 * KV, HIDDEN),
-    (HIDDEN, HIDDEN),
-    (2 * FFN, HIDDEN),
-    (HIDDEN, FFN),
-    (2, HIDDEN),
-)
-
-
 def make_inputs(rng: Any, context: int) -> tuple[Any, ...]:
     """Return a token's values, the weights, the cache with room for the token, and the output."""
-    *shapes, norms = _SHAPES
+    # QKV, output, gates above their partners, down, and the scales of the two norms.
+    shapes = ((HIDDEN + 2 * KV, HIDDEN), (HIDDEN, HIDDEN), (2 * FFN, HIDDEN), (HIDDEN, FFN))
     weights = [rng.randn(*shape, dtype="bfloat16").div_(math.sqrt(shape[1])) for shape in shapes]
-    scales = rng.randn(*norms, dtype="bfloat16").mul_(0.1).add_(1)
+    scales = rng.randn(2, HIDDEN, dtype="bfloat16").mul_(0.1).add_(1)
     keys = rng.randn(KV_HEADS, context, SIDE, dtype="bfloat16").mul_(PEAKED)
     values = rng.randn(KV_HEADS, context, SIDE, dtype="bfloat16")
     x = rng.randn(HIDDEN, dtype="bfloat16")
@@ -110,7 +103,10 @@ def turn_of(position: int, place: str) -> Any:
 
 def _persistent(ctx: Any, context: int, turn: Any) -> Callable[..., None]:
     blocks = sm_count()
-    kernel = ctx.load_cuda(SOURCE, "decode_layer", options=options(blocks, context))
+    # One block an SM: all are on the GPU at once.
+    macros = {"BLOCKS": blocks, "CONTEXT": context, "SCRATCH_BYTES": SCRATCH_BYTES}
+    options = tuple(f"-D{name}={value}" for name, value in macros.items())
+    kernel = ctx.load_cuda(SOURCE, "decode_layer", options=options)
     # Zero once: the barrier counts on from launch to launch.
     scratch = torch.zeros(SCRATCH_BYTES, dtype=torch.uint8, device=ctx.place)
 
@@ -120,17 +116,7 @@ def _persistent(ctx: Any, context: int, turn: Any) -> Callable[..., None]:
     return run
 
 
-def options(blocks: int, context: int) -> tuple[str, ...]:
-    """Return the macros of the kernel: one block an SM are on the GPU at once."""
-    return (f"-DBLOCKS={blocks}", f"-DCONTEXT={context}", f"-DSCRATCH_BYTES={SCRATCH_BYTES}")
-
-
-def _eager(turn: Any) -> Callable[..., Any]:
-    tables = turn.to(torch.bfloat16).view(2, 1, -1).repeat(1, 1, 2)
-    return lambda x, weights, cache, y: eager(x, weights, cache, tables)
-
-
-def eager(x: Any, weights: Any, cache: Any, tables: Any) -> Any:
+def _eager(tables: Any, x: Any, weights: Any, cache: Any, y: Any) -> Any:
     """Return the layer's output as models write it, in bf16; ``tables``: cosines, sines twice."""
     from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 

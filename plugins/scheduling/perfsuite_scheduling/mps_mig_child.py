@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from perfsuite.gpu import asked, driver
+
 THREADS, BLOCKS, ROUNDS = 256, 16, 4096
 VALUES = THREADS * BLOCKS
 _BYTES = 4 * VALUES
@@ -22,11 +24,9 @@ class Lane:
     """A stream with a buffer of its own."""
 
     def __init__(self, device: Any, kernel: Any) -> None:
-        from cuda.bindings import driver
-
-        self._device, self._kernel, self._driver = device, kernel, driver
+        self._device, self._kernel = device, kernel
         self._stream = device.create_stream()
-        self._place = _asked(driver.cuMemAlloc(_BYTES))[0]
+        self._place = asked(driver.cuMemAlloc(_BYTES))[0]
 
     def run(self, jobs: int) -> dict[str, Any]:
         """Run the jobs one after the other, each awaited; tell their times and what is left."""
@@ -37,7 +37,7 @@ class Lane:
         # In this stream: a copy of so few bytes may return before they have arrived, and the stream
         # does not wait for the default one, as other streams would.
         copied = self._place, ctypes.addressof(values), _BYTES, self._stream.handle
-        _asked(self._driver.cuMemcpyHtoDAsync(*copied))
+        asked(driver.cuMemcpyHtoDAsync(*copied))
         self._stream.sync()  # no part of the first job's time
         config = LaunchConfig(grid=BLOCKS, block=THREADS)
         times_us = []
@@ -46,7 +46,7 @@ class Lane:
             launch(self._stream, config, self._kernel, int(self._place), int(self._place))
             self._stream.sync()
             times_us.append(1e6 * (time.perf_counter() - begun))
-        _asked(self._driver.cuMemcpyDtoH(ctypes.addressof(values), self._place, _BYTES))
+        asked(driver.cuMemcpyDtoH(ctypes.addressof(values), self._place, _BYTES))
         return {"times_us": times_us, "sum": sum(values)}
 
 
@@ -73,13 +73,6 @@ def main(source: str, lanes: int) -> None:
 def _say(told: Any) -> None:
     sys.stdout.write(json.dumps(told) + "\n")
     sys.stdout.flush()
-
-
-def _asked(answer: tuple[Any, ...]) -> tuple[Any, ...]:
-    error, *values = answer
-    if int(error) != 0:
-        raise RuntimeError(f"the CUDA driver refuses: {error.name}")
-    return tuple(values)
 
 
 if __name__ == "__main__":

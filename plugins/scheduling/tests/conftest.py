@@ -1,16 +1,10 @@
-"""Makes the pack and the planted kernels importable, installed or not, and plays its graphs."""
+"""Plays the pack's graphs."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-HERE = Path(__file__).resolve().parent
-
-sys.path[:0] = [str(HERE.parent), str(HERE)]
 
 
 @pytest.fixture

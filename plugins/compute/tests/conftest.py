@@ -1,8 +1,0 @@
-"""Makes the pack importable from its checkout, installed or not."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
