@@ -151,11 +151,13 @@ def perf_device():
 OWN = "perfsuite.Accelerator(name='odd', opens='bad:opened', units=('one',))"
 # What stands in a case, what instead, and what is said of it.
 DECLARED = (
+    ("4 * n", "1 / 0", "work(n=1, impl='a') raised ZeroDivisionError"),
     ("Work(read_bytes=4 * n)", "n", "work(n=1, impl='a') returned 1"),
     ("4 * n", "float('inf')", "returned Work(read_bytes=inf"),
     ("4 * n", "10**400", "returned Work(read_bytes=1000"),
     ("4 * n", "1e-300", "returned Work(read_bytes=1e-300"),
     ("8 * n", "'x'", "memory_bytes(n=1, impl='a') returned 'x'"),
+    ("8 * n", "10**400", "memory_bytes(n=1, impl='a') returned 1000"),
     ("8 * n", "10**5000", "returned an integer of very many digits"),
     ("[10, 20]", "['a\\nb', 20]", "do: use str"),
     ("@case(", "@case(budgets=[perfsuite.Budget('time_us', 1e300, 'x')], ", "'1e+300' cannot be"),
