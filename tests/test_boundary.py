@@ -8,15 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perfsuite.boundary import (
-    FILE_BYTES,
-    PerfError,
-    StoreError,
-    hidden,
-    is_plain,
-    plain,
-    user_name,
-)
+from perfsuite.boundary import FILE_BYTES, PerfError, StoreError, hidden, is_plain, plain, user_name
 from perfsuite.run.config import kept_words
 from perfsuite.store.files import inside, is_absent, listed, opened, read, replace_file, unpacked
 

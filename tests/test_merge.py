@@ -15,15 +15,7 @@ from msgspec import structs
 from test_runner import QUICK, WATCHED, Log, request, slow_down
 
 from perfsuite.boundary import UsageError
-from perfsuite.model import (
-    ClaimInstance,
-    Pack,
-    Run,
-    Shard,
-    Stage,
-    Variant,
-    Word,
-)
+from perfsuite.model import ClaimInstance, Pack, Run, Shard, Stage, Variant, Word
 from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.nightly.merge import conclude, merged
 from perfsuite.packs.select import bundles_of, shard_of

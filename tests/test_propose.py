@@ -13,16 +13,7 @@ from store_data import OTHER_UNIT, SKU, UNIT, changed
 from test_baselines import load, memory
 
 from perfsuite.boundary import UsageError
-from perfsuite.model import (
-    Part,
-    Run,
-    Settings,
-    Shard,
-    Stage,
-    Status,
-    Verdict,
-    Word,
-)
+from perfsuite.model import Part, Run, Settings, Shard, Stage, Status, Verdict, Word
 from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.nightly.propose import Finding, Proposal, Terms, markdown, propose
 from perfsuite.run.accept import accept

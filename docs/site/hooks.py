@@ -1,4 +1,4 @@
-"""What mkdocs does for this site beyond its settings: pages made of the code, and the example."""
+"""What mkdocs does for this site beyond its settings: pages made of the code, and reports."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-EXAMPLE = "reports/example/index.html"
+SHOWN = {f"reports/{name}/index.html": f"{name}/index.html" for name in ("example", "h100-h200")}
 # The theme asks a server for it, where a page is read from a disk; the copy is beside this file.
 WORKER = "https://unpkg.com/iframe-worker/shim"
 _UPWARD = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+)([^)]*)\)")
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the reference and the example report."""
+    """Add the reference and the reports that are shown."""
     sys.path[:0] = [str(HERE), str(ROOT)]
     from case_pages import case_pages, own_packs
     from mkdocs.structure.files import File
@@ -26,8 +26,8 @@ def on_files(files: Any, config: Any) -> Any:
     for path, text in {**reference_pages(), **cases}.items():
         files.append(File.generated(config, path, content=text))
     # What is shown of another folder is copied whole.
-    example = (ROOT / EXAMPLE).read_text("utf-8")
-    files.append(File.generated(config, "example/index.html", content=example))
+    for path, place in SHOWN.items():
+        files.append(File.generated(config, place, content=(ROOT / path).read_text("utf-8")))
     _fill(config["nav"], {path: path for path in cases})
     return files
 
@@ -41,15 +41,15 @@ def _fill(nav: list[Any], pages: dict[str, str]) -> None:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Turn links out of docs/ to the example's copy, or into the name of the file."""
+    """Turn links out of docs/ to a report's copy, or into the name of the file."""
     depth = page.file.src_uri.count("/")
 
     def turned(found: re.Match[str]) -> str:
         text, above, path = found.groups()
         if above.count("/") <= depth:
             return found[0]
-        if path == EXAMPLE:
-            return f"[{text}]({'../' * depth}example/index.html)"
+        if path in SHOWN:
+            return f"[{text}]({'../' * depth}{SHOWN[path]})"
         return f"{text} (`{path}`)"
 
     return _UPWARD.sub(turned, markdown)
