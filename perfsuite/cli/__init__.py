@@ -41,8 +41,10 @@ from perfsuite.model import (
     Settings,
     Sku,
     Tier,
-    Variant,
     because,
+)
+from perfsuite.model import (
+    Variant as Variant,
 )
 from perfsuite.packs import GRAMMAR
 from perfsuite.packs.find import TAKEN_NAMES, discover
@@ -555,7 +557,8 @@ def judged_against(run: Run, before: Run) -> RunView:
     is_abroad = differing(before.facts.environment, run.facts.environment)
     variants = []
     for one in run.variants:
-        why = _mismatch(run, before, one.variant)
+        now, then = (sku_for(one.variant, each.facts, own=each.sku) for each in (run, before))
+        why = fingerprint_differs(now, then.facts)
         expected = Expected(
             entry=entries.get(one.id),
             source=source,
@@ -567,14 +570,6 @@ def judged_against(run: Run, before: Run) -> RunView:
     verdicts = judge(replace(run, variants=tuple(variants)))
     judged = replace(run.having(verdicts=verdicts), claims=(), notes=())
     return read(judged, baselines=entries, source=source, previous=before)
-
-
-def _mismatch(run: Run, before: Run, variant: Variant) -> str:
-    """Say why one variant's results of two runs may not be compared, or ""."""
-    now, then = (sku_for(variant, each.facts, own=each.sku) for each in (run, before))
-    if now.slug != then.slug:
-        return f"{then.slug} is another product than {now.slug}"
-    return fingerprint_differs(now, then.facts)
 
 
 def say_skus(root: Path) -> None:
