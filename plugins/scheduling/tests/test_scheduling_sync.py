@@ -16,7 +16,7 @@ from perfsuite.engine.check import check
 
 def test_a_cluster_alone_needs_no_counter() -> None:
     codes = {
-        name: made for name, made in codes_of("scheduling").items() if "grid_sync.steps" in name
+        name: made for name, made in codes_of("scheduling").items() if "grid_sync.step" in name
     }
     assert {name: made.count("ATOMG") for name, made in codes.items()} == {
         "grid_sync.step_128": 0,  # its end is the barrier
