@@ -110,6 +110,15 @@ def test_work_kernels_and_exact_metrics_are_found(tmp_path: Path, said: str, wor
     assert (found.work, other.work, found.exact) == (work, work, {"kernels": 2, "ones": 600})
 
 
+def test_a_reference_of_which_nothing_is_counted_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    text = SCALE.format(api=2).replace("flops=lambda *, n: n", "rate_dtype='a'")
+    case = load_pack("own", written(tmp_path, "own", text.replace("@ x", "* x"))).cases["scale"]
+    axes: Axes = {"n": 300, "impl": "plain"}
+    with pytest.raises(CaseError, match="counts no operation"):
+        Session(open_device("cpu"), case, axes, Settings(), seed=0).prepare()
+
+
 def test_another_pack_adds_an_implementation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,7 @@ def main(words: Sequence[str] | None = None) -> None:
     for slug in asked.skus:
         stored = Baselines.load([BASELINES], read_sku(BASELINES / slug))
         known = [each for pack in packs for each in pack.variants if each.id in stored.entries]
+        # The numbers are of several runs and commits; what is said of the machine is the newest's.
         newest = max(stored.runs.values(), key=lambda each: each.run)
         run = Run(
             id=f"{newest.run[:15]}-{slug.rpartition('nvidia-')[2]}",
@@ -63,7 +64,6 @@ def main(words: Sequence[str] | None = None) -> None:
             settings=Settings(),
             variants=tuple(VariantRun(variant=each) for each in known),
             instances=claims_of(packs, known),
-            commit=newest.commit,
         )
         with RunFile.create(asked.to, run) as file:
             for each in known:

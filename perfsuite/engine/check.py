@@ -88,6 +88,8 @@ def check(
         refer = partial(built.reference, *data.arguments)
         is_counted = built.flops is None and built.rate_dtype
         expected, flops = count_flops(refer) if is_counted else (refer(), built.flops)
+        if is_counted and not flops:
+            raise CaseError("torch counts no operation of the reference; state flops or work")
         returned = _launched(device, built.fn, data)
         comparison = _compared(device, built, returned, data, expected)
         _refuse_wrong(comparison, DIFFERS)
