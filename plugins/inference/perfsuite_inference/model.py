@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import perfsuite
-from perfsuite.gpu import DTYPES, torch
+from perfsuite.gpu import DTYPES, compiled, torch
 
 # Scores then spread by about 2.5: attention picks out some tokens of a long context, as that of
 # trained weights does. Of scores spread by 1 it would be a mean over all, which hides mistakes.
@@ -113,6 +114,7 @@ class Llama:
         turns = shape.theta ** (-2 * count(shape.head // 2) / shape.head)
         angles = count(shape.positions)[:, None] * turns
         self._cos, self._sin = angles.cos().float(), angles.sin().float()
+        self._pieces: tuple[Callable[..., Any], ...] = (self._between, self._last)
 
     def prefill(
         self,
@@ -132,11 +134,10 @@ class Llama:
         batch, length = tokens.shape
         rows = torch.arange(batch, device=self.device) if rows is None else rows
         positions = torch.arange(length, device=self.device)
-        cos, sin = self._cos[positions], self._sin[positions]
+        cos, sin = self._cos[positions][:, None], self._sin[positions][:, None]
         x = torch.nn.functional.embedding(tokens, self.embedding)
         for index, layer in enumerate(self.layers):
-            q, k, v = (part.transpose(1, 2) for part in self._project(layer, x))
-            q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+            q, k, v = (part.transpose(1, 2) for part in self._project(layer, x, cos, sin))
             cache.store(index, k, v, rows)
             seen = (attention or attend_fused)(q, k, v)
             x = self._finish(layer, x, seen.transpose(1, 2).reshape(batch, length, -1))
@@ -152,18 +153,34 @@ class Llama:
         cos, sin = self._cos[positions][:, None], self._sin[positions][:, None]
         x = torch.nn.functional.embedding(tokens, self.embedding)
         cache.begin(positions)
-        for index, layer in enumerate(self.layers):
-            q, k, v = self._project(layer, x)
-            q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-            x = self._finish(layer, x, cache.attend(index, q, k, v).flatten(1))
-        return self._logits(x)
+        q, k, v = self._project(self.layers[0], x, cos, sin)
+        between, last = self._pieces
+        for index, (layer, following) in enumerate(pairwise(self.layers)):
+            seen = cache.attend(index, q, k, v)
+            x, q, k, v = between(layer, following, x, seen, cos, sin)
+        return last(x, cache.attend(len(self.layers) - 1, q, k, v))
 
-    def _project(self, layer: Layer, x: Any) -> tuple[Any, ...]:
-        """Return q, k, v as [..., heads, d]."""
+    def fuse(self) -> None:
+        """Compile what lies between two attentions: one piece for all layers, not a whole step."""
+        self._pieces = compiled(self._between), compiled(self._last)
+
+    def _project(self, layer: Layer, x: Any, cos: Any, sin: Any) -> tuple[Any, ...]:
+        """Return q, k, v as [..., heads, d], q and k turned by their positions."""
         s = self.shape
         packed = torch.nn.functional.linear(self._normed(x, layer.attention_norm), layer.qkv)
         parts = packed.unflatten(-1, (-1, s.head)).split((s.heads, s.kv_heads, s.kv_heads), dim=-2)
-        return tuple(parts)
+        q, k, v = parts
+        return rotate(q, cos, sin), rotate(k, cos, sin), v
+
+    def _between(
+        self, layer: Layer, following: Layer, x: Any, seen: Any, cos: Any, sin: Any
+    ) -> tuple[Any, ...]:
+        """Return x after a layer that has attended, and q, k, v of the following one."""
+        x = self._finish(layer, x, seen.flatten(1))
+        return x, *self._project(following, x, cos, sin)
+
+    def _last(self, x: Any, seen: Any) -> Any:
+        return self._logits(self._finish(self.layers[-1], x, seen.flatten(1)))
 
     def _finish(self, layer: Layer, x: Any, seen: Any) -> Any:
         functional = torch.nn.functional
