@@ -45,7 +45,8 @@ CODES = [
     for ptx, facts in (("a", (500, 64, 0, 16)), ("b", (900, 128, 16, 0)), ("a", (500, 80, 0, 16)))
 ]
 LOST = "registers 64 → 128, spill bytes 0 → 16, tensor core ops 16 → 0, instructions 500 → 900"
-LETTER = "the code compiled here is the same to the letter"
+WHOLE = "(explains 100 % of the change)"
+LETTER = "the compiled code is the same to the letter"
 CAP = "power cap active"
 SLOWER = replace(SCALE, duration_us=130.0)
 CUTLASS = replace(SCALE, name="void cutlass_80_tensorop_128x128<float, 4>(float const*)")
@@ -58,7 +59,7 @@ BEFORE = {"driver": "575", "torch": "2.11", "new": "x"}
     ("moved", "before", "now", "told"),
     [
         (change(120.0, 130.0), side(SCALE, ADD), side(SCALE, replace(ADD, count=3)),
-         "add_rows runs 3 times a launch instead of 2 (100 % of the change)"),
+         f"add_rows runs 3 times a launch instead of 2 {WHOLE}"),
         # Kernels that moved the other way explain nothing.
         (change(900.0, 880.0), side(SCALE), side(replace(SCALE, duration_us=158.0)),
          "traced, its kernels moved by +58.0 µs, which does not explain -20.0 µs"),
@@ -76,17 +77,17 @@ BEFORE = {"driver": "575", "torch": "2.11", "new": "x"}
          side(SLOWER, environment={"driver": "580", "torch": "2.11"}),
          "; what else differs: driver 575 → 580"),
         (change(100.0, 115.0), side(SCALE), side(SCALE, replace(ADD, name="fill", count=1)),
-         "one more kernel, fill, takes 10.0 µs of each launch (67 % of the change)"),
+         "one more kernel, fill, takes 10.0 µs of each launch (explains 67 % of the change)"),
         (change(120.0, 150.0), side(CUTLASS, ADD), side(NVJET, ADD),
-         f"{SWITCH}{middle(CUTLASS.name)}, 130 µs instead of 100 µs (100 % of the change)"),
+         f"{SWITCH}{middle(CUTLASS.name)}, 130 µs instead of 100 µs {WHOLE}"),
         (change(100.0, 130.0), side(SCALE, codes=(CODES[0],)), side(SLOWER, codes=(CODES[0],)),
-         "(100 % of the change), by the same code to the letter"),
+         f"{WHOLE}, by the same code to the letter"),
         (change(110.0, 130.0), side(SCALE), side(SCALE),
          "+20.0 µs (100 % of the change) are outside kernels: gaps between them, and launching"),
         # A change finer than a trace is not pinned on a kernel.
         (change(100.0, 100.4), side(SCALE, artefact="a"),
          side(replace(SCALE, duration_us=100.3), artefact="a"),
-         f"{LETTER}; no kernel changed by more than a trace can resolve"),
+         f"{LETTER}; no kernel's time moved by more than the noise of a trace"),
         (None, SideView(), side(SCALE), ""),
         (change(100.0, 130.0), SideView(), SideView(), ""),
     ],
@@ -104,13 +105,14 @@ def test_shares_and_the_rest_add_up_to_the_change() -> None:
     assert [each.delta_us for each in found.kernels] == [6.0, 2.0]
     assert [each.share for each in found.kernels] == [pytest.approx(0.6), pytest.approx(0.2)]
     assert found.rest_us == pytest.approx(2.0)
-    assert said(found).startswith("scale_rows takes 106 µs instead of 100 µs (60 % of the change)")
+    told = "scale_rows takes 106 µs instead of 100 µs (explains 60 % of the change)"
+    assert said(found).startswith(told)
 
 
 def test_a_kernel_that_went_explains_a_faster_launch() -> None:
     found = explain(change(120.0, 100.0), side(SCALE, ADD), side(SCALE))
     assert found.causes[0].kind is Kind.REMOVED
-    assert said(found) == "add_rows, 20.0 µs of a launch, is gone (100 % of the change)"
+    assert said(found) == f"add_rows, 20.0 µs of a launch, is gone {WHOLE}"
 
 
 def test_kernels_are_matched_by_shape_and_by_role() -> None:

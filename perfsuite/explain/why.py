@@ -315,11 +315,11 @@ def _parts(explanation: Explanation) -> Iterator[str]:
     if not (causes or is_clock or is_between):
         # Neither a kernel nor the clock explains anything.
         if explanation.same_artefact:
-            yield "the code compiled here is the same to the letter"
+            yield "the compiled code is the same to the letter"
         elif explanation.same_artefact is False:
-            yield "the code compiled here is another than before"
+            yield "the compiled code differs from the baseline's"
         if explanation.is_fine:
-            yield "no kernel changed by more than a trace can resolve"
+            yield "no kernel's time moved by more than the noise of a trace"
     if explanation.environment and not is_clock:
         named = [_fact_words(fact) for fact in explanation.environment]
         yield f"what else differs: {_cut(named, MOST_DIFFERENCES)}"
@@ -344,7 +344,7 @@ def _cause(cause: KernelChange) -> str:
     if cause.share and cause.share > 0:
         is_part = cause.share <= MOST_SHARE
         part = f"{view.share(cause.share)} of the" if is_part else "more than the whole"
-        share = f" ({part} change)"
+        share = f" (explains {part} change)"
     if new is None:
         return f"{_name(old)}, {_time(old)} of a launch, is gone{share}"
     if old is None:
