@@ -49,6 +49,7 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Operator | perfsuite.Cla
         gqa_mla.gqa_mla,
         gqa_mla.SMALLER_CACHE,
         conv.conv,
+        conv.conv3d,
         conv.TENSOR_CORES,
         ssm_scan.ssm_scan,
         ilp_unroll.ilp_unroll,

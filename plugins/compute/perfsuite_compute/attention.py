@@ -15,6 +15,9 @@ from perfsuite.gpu import DTYPES, torch
 _SMALL: dict[str, Any] = {"b": 1, "h": 8, "s": 512, "d": 128}
 _LARGE: dict[str, Any] = {"dtype": "bf16", "b": 4, "h": 32}
 _BY_LIBRARIES = ["math", "sdpa", "cudnn"]
+_SCORE_BYTES = {"math": 12, "sdpa_math": 16}
+_ON_CPU = ["math", "sdpa", "dispatched", "sdpa_math"]
+_AT_ANY_LENGTH = [*_BY_LIBRARIES, "dispatched", "triton"]
 _FASTER = perfsuite.Beats(
     "math",
     2.0,
@@ -47,13 +50,14 @@ _SMALLER = perfsuite.Beats(
     ],
     nightly=[
         {**_LARGE, "s": 4096, "d": 128, "causal": True},
-        {**_LARGE, "s": 4096, "d": 128, "causal": False, "impl": ["cudnn", "triton"]},
+        {**_LARGE, "s": 4096, "d": 128, "causal": False, "impl": ["cudnn", "dispatched", "triton"]},
     ],
     full=[
-        {**_LARGE, "s": [2048, 4096, 8192], "d": 128, "causal": [False, True]},
+        {**_LARGE, "s": [2048, 4096], "d": 128, "causal": [False, True]},
+        {**_LARGE, "s": 8192, "d": 128, "causal": [False, True], "impl": _AT_ANY_LENGTH},
         {**_LARGE, "s": 4096, "d": [64, 256], "causal": [False, True], "impl": _BY_LIBRARIES},
         {"dtype": "bf16", **_SMALL, "causal": [False, True]},
-        {"dtype": "fp32", **_SMALL, "causal": [False, True], "impl": ["math", "sdpa"]},
+        {"dtype": "fp32", **_SMALL, "causal": [False, True], "impl": _ON_CPU},
     ],
     needs=[cuda().when(dtype="bf16"), arch("sm_80+").when(dtype="bf16")],
     # Two products, each a multiplication and an addition for every pair of query and key.
@@ -63,7 +67,8 @@ _SMALLER = perfsuite.Beats(
     rate_dtype=lambda *, dtype: dtype,
     # Scores of all heads, and in float64 of one.
     memory_bytes=lambda dtype, b, h, s, d, impl, **_: (
-        b * h * s * (d * (18 if dtype == "bf16" else 28) + 12 * s * (impl == "math")) + 32 * s * s
+        b * h * s * (d * (18 if dtype == "bf16" else 28) + _SCORE_BYTES.get(impl, 0) * s)
+        + 32 * s * s
     ),
     tags=["attention", "fusion", "tensor-cores"],
     source="attention APIs and FlashAttention: chapter 8 of the book",
@@ -74,9 +79,11 @@ def attention(rng: Any, *, dtype: str, b: int, h: int, s: int, d: int, causal: b
     ``math`` is the formula as it is written, with s x s scores for each head in memory. ``sdpa``
     is PyTorch's fused attention, held to its own kernels: FlashAttention-2, and the
     memory-efficient one for fp32 on a GPU, which the former does not take. ``cudnn`` is the
-    vendor's kernel through the same call. ``triton`` is FlashAttention-2's forward pass; what it
-    lacks against ``cudnn`` (about a seventh on an H200, of causal heads a tenth) is warp
-    specialisation: a block's softmax and its products take turns, and only other blocks' overlap.
+    vendor's kernel through the same call. ``dispatched`` is the call as people write it, with the
+    kernel that PyTorch chooses. ``sdpa_math`` is what it falls back to: the formula, of bf16 too in
+    fp32. ``triton`` is FlashAttention-2's forward pass; what it lacks against ``cudnn`` (about a
+    seventh on an H200, of causal heads a tenth) is warp specialisation: a block's softmax and its
+    products take turns, and only other blocks' overlap.
     With ``causal`` a query sees the keys up to its own, and the work is that of the pairs it sees.
     """
     given = (rng.randn(b, h, s, d, dtype=DTYPES[dtype]) for _ in range(3))
@@ -137,6 +144,12 @@ attention.impl(
     _fused("FLASH_ATTENTION", "EFFICIENT_ATTENTION"), name="sdpa", beats=[_FASTER, _SMALLER]
 )
 attention.impl(_fused("CUDNN_ATTENTION"), name="cudnn", beats=[_FASTER, _SMALLER])
+attention.impl(_fused("MATH"), name="sdpa_math")
+
+
+@attention.impl(beats=[_FASTER, _SMALLER])
+def _dispatched(q: Any, k: Any, v: Any, out: Any, *, causal: bool) -> Any:
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
 
 @attention.impl(needs=[cuda(), package("triton"), arch("sm_90+")], beats=_FASTER)

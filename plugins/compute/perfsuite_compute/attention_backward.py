@@ -16,6 +16,10 @@ _LARGE: dict[str, Any] = {"dtype": "bf16", "b": 2, "h": 16}
 
 
 @perfsuite.operator(
+    nightly=[
+        {**_LARGE, "s": 1024, "d": 128},
+        {**_LARGE, "s": 8192, "d": 128, "impl": ["sdpa", "cudnn"]},
+    ],
     full=[
         {**_LARGE, "s": 1024, "d": [64, 128, 256]},
         {**_LARGE, "s": 8192, "d": [64, 128, 256], "impl": ["sdpa", "cudnn"]},

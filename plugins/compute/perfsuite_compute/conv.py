@@ -127,6 +127,49 @@ conv.impl(
         needs=(cuda(),),
     ),
 )
+
+
+@perfsuite.operator(
+    nightly={"channels": 64, "frames": 16, "size": 56, "n": 8},
+    full=[
+        {"channels": 128, "frames": 8, "size": 28, "n": 32},
+        {"channels": 8, "frames": 5, "size": 9, "n": 2},
+    ],
+    rate_dtype="bf16",
+    tags=["convolution", "tensor-cores", "library"],
+    source="R3D-18 (arXiv:1711.11248), table 1: layers conv2_x and conv3_x",
+)
+def conv3d(rng: Any, *, channels: int, frames: int, size: int, n: int, impl: str) -> Any:
+    """Convolve n clips with 3 x 3 x 3 filters, as many as channels, in bf16 by PyTorch (cuDNN).
+
+    ``ncdhw`` and ``channels_last`` are the layouts of ``conv``, with frames as one more dimension.
+    """
+    like = torch.contiguous_format if impl == "ncdhw" else torch.channels_last_3d
+    shapes = ((n, channels, frames, size, size), (channels, channels, 3, 3, 3))
+    given = (rng.randn(*shape, dtype="bfloat16") for shape in shapes)
+    return tuple(each.contiguous(memory_format=like) for each in given)
+
+
+@conv3d.reference
+def _reference3(x: Any, weight: Any) -> Any:
+    """Return the convolution as a matrix product of patches, a clip at a time."""
+    patches = torch.nn.functional.pad(x, (1,) * 6).double()
+    for axis in (2, 3, 4):
+        patches = patches.unfold(axis, x.shape[axis], 1)
+    flat = weight.double()
+    return torch.stack([torch.einsum("fcijk,cijkdhw->fdhw", flat, each) for each in patches])
+
+
+@conv3d.impl(name="ncdhw")
+@conv3d.impl(name="channels_last")
+def _convolve3(x: Any, weight: Any) -> Any:
+    return torch.nn.functional.conv3d(x, weight, padding=1)
+
+
+# Filters turned round.
+conv3d.wrong(lambda x, weight: _convolve3(x, weight.flip(2, 3, 4)))
+
+
 TENSOR_CORES = Claim(
     name="conv_tensor_cores",
     case="conv",

@@ -1,18 +1,19 @@
 // A chain of fused multiply-adds that stays in registers: what the CUDA cores and the SM clock give.
 
-// Each thread's chains do not wait for each other: FMA latency is 4 cycles, so 4 hide it in a warp.
-constexpr int CHAINS = 4;
+// Sixteen blocks, of a warp for each scheduler, fill an SM. FMA latency is 4 cycles: the chains of
+// one warp hide it, before the others have their numbers.
+constexpr int THREADS = 128, CHAINS = 16;
 
-extern "C" __global__ void fma_loop(const float* x, float* y, long long n) {
-    const long long first = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
-    const long long stride = static_cast<long long>(gridDim.x) * blockDim.x;
+// The grid has a thread for every CHAINS numbers.
+extern "C" __global__ __launch_bounds__(THREADS, 16) void fma_loop(const float* x, float* y) {
+    const long long first = static_cast<long long>(blockIdx.x) * THREADS * CHAINS + threadIdx.x;
     float value[CHAINS];
 #pragma unroll
     for (int chain = 0; chain < CHAINS; ++chain) {
-        const long long at = first + chain * stride;
-        value[chain] = at < n ? x[at] : 0.0f;
+        value[chain] = x[first + chain * THREADS];
     }
-#pragma unroll 8
+    // 512 FMA for each counting and branching of the loop.
+#pragma unroll 32
     for (int step = 0; step < STEPS; ++step) {
 #pragma unroll
         for (int chain = 0; chain < CHAINS; ++chain) {
@@ -21,9 +22,6 @@ extern "C" __global__ void fma_loop(const float* x, float* y, long long n) {
     }
 #pragma unroll
     for (int chain = 0; chain < CHAINS; ++chain) {
-        const long long at = first + chain * stride;
-        if (at < n) {
-            y[at] = value[chain];
-        }
+        y[first + chain * THREADS] = value[chain];
     }
 }

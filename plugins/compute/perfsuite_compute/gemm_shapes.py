@@ -17,18 +17,21 @@ _OWN = [arch("sm_90+"), cuda(), package("triton")]
 # `stream_k`. cuBLAS has tiles of other heights, of which one wave may do. 10922 is the inner size
 # of a SwiGLU layer of width 4096 as it comes out of 8/3 x 4096, 10944 as it should be; bulk copies,
 # which the kernels are made of, cannot take rows that are not aligned. 256 x 256 are four tiles:
-# only a split of k gives the other multiprocessors something to do.
+# only a split of k gives the other multiprocessors something to do. Products of a few rows are what
+# heads, routers and adapters ask for.
 @perfsuite.operator(
     smoke={"m": 513, "n": 520, "k": 512, "impl": "stream_k"},
     nightly=[
         {"m": 1536, "n": 1408, "k": 8192},
         {"m": 1601, "n": 1408, "k": 8192, "impl": ["torch", "stream_k"]},
         {"m": 4096, "n": [10922, 10944], "k": 4096, "impl": "torch"},
+        {"m": [16, 128, 512], "n": 1024, "k": 1024, "impl": "torch"},
     ],
     full=[
         {"m": 513, "n": 520, "k": 512},
         {"m": 1601, "n": 1408, "k": 8192},
         {"m": 256, "n": 256, "k": 65536},
+        {"m": [16, 128, 512], "n": [256, 1024, 4096], "k": [256, 1024], "impl": "torch"},
     ],
     rate_dtype="bf16",
     version=2,
@@ -81,8 +84,46 @@ def _stream_k(ctx: Any, *, m: int, n: int, k: int, impl: str) -> Any:
     return launch(m, n, k, is_streamed=is_streamed, place=ctx.place, programs=sm_count())
 
 
+@perfsuite.operator(
+    nightly=[
+        {"b": 64, "m": 1024, "n": 1024, "k": 128},
+        {"b": 4096, "m": 64, "n": 64, "k": 64, "impl": "torch"},
+    ],
+    full={"b": 4, "m": 67, "n": 65, "k": 129},
+    rate_dtype="bf16",
+    tags=["tensor-cores", "library"],
+    source="scores of 64 heads, and 4096 small products: cuBLAS, cublasGemmStridedBatchedEx",
+)
+def bmm(rng: Any, *, b: int, m: int, n: int, k: int) -> Any:
+    """Multiply b pairs of bf16 matrices, in one call (``torch``) or a call each (``loop``)."""
+    sizes = ((b, m, k), (b, k, n))
+    x, y = (rng.randn(*size, dtype="bfloat16") for size in sizes)
+    return x, y, rng.empty(b, m, n, dtype="bfloat16")
+
+
+@bmm.reference
+def _products(x: Any, y: Any, out: Any) -> Any:
+    return x.double() @ y.double()
+
+
+# Takes the second matrix of the pair before.
+bmm.wrong(lambda x, y, out: torch.bmm(x, y.roll(1, 0)))
+
+
+@bmm.impl(name="torch")
+def _bmm(x: Any, y: Any, out: Any) -> None:
+    torch.bmm(x, y, out=out)
+
+
+@bmm.impl
+def _loop(x: Any, y: Any, out: Any) -> None:
+    for at in range(len(x)):
+        torch.mm(x[at], y[at], out=out[at])
+
+
 CASES = (
     gemm_shapes,
+    bmm,
     Claim(
         name="gemm_aligned_rows",
         case="gemm_shapes",

@@ -13,6 +13,7 @@ from perfsuite_compute import (
     conv,
     cross_entropy,
     fp8_gemm,
+    gemm_shapes,
     gqa_mla,
     norm,
     pointwise_fusion,
@@ -43,7 +44,7 @@ SMALL: list[tuple[perfsuite.Case | perfsuite.Operator, dict[str, tuple[Any, ...]
     }),
     (attention.attention, {
         "dtype": BOTH, "b": (1,), "h": (2,), "s": (257,), "d": (64,), "causal": (False, True),
-        "impl": ("math",),
+        "impl": ("math", "sdpa_math", "dispatched"),
     }),
     (attention_backward.attention_backward, {
         "dtype": ("fp32",), "b": (2,), "h": (3,), "s": (65,), "d": (16,), "impl": ("math",),
@@ -55,6 +56,11 @@ SMALL: list[tuple[perfsuite.Case | perfsuite.Operator, dict[str, tuple[Any, ...]
     (conv.conv, {
         "dtype": BOTH, "layer": ("stem", "tiny"), "n": (1,), "impl": ("nchw", "channels_last"),
     }),
+    (conv.conv3d, {
+        "channels": (3,), "frames": (5,), "size": (9,), "n": (2,),
+        "impl": ("ncdhw", "channels_last"),
+    }),
+    (gemm_shapes.bmm, {"b": (3,), "m": (67,), "n": (65,), "k": (129,), "impl": ("torch", "loop")}),
     (ssm_scan.ssm_scan, {
         "dtype": BOTH, "b": (2,), "h": (3,), "s": (300,), "impl": ("loop", "chunked"),
     }),

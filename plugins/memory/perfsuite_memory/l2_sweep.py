@@ -54,7 +54,8 @@ def l2_sweep(rng: Any, *, kib: int, impl: str) -> Any:
     The best rate of 16 to 32 MiB is the ceiling of L2; where it falls is what of L2 one array can
     have. Arrays below 8 MiB exceed it, on an H200 4 MiB by 7 % and 1003 KiB by 94 %: they can be
     served nearer than by the far half of L2. So they have a link of their own, without a ceiling.
-    The loads ask that L1 be passed by (ld.global.cg), but of the 63 tiles of 1003 KiB a block there
+    1003 KiB come at 68 bytes a cycle and SM, whose port to L2 is 64 wide: not all can be L2's. The
+    loads ask that L1 be passed by (ld.global.cg), but of the 63 tiles of 1003 KiB a block there
     meets 7 alone, again and again; what answers it has not been measured. Small integers are added:
     float32 holds every sum exactly, in any order. There is no variant with a window of persisting
     accesses: its share of L2 is a limit of the whole context, which would outlast the launch.

@@ -16,13 +16,15 @@ Launch = Callable[..., Any]
 K = 64
 # Two short kernels follow the one that looks for the largest: of 2^26 they were a seventh of it.
 SORT_N, LARGE_N, TOP_N = 2**24, 2**26, 2**28
+# Rows of one batch, of 131,072 logits each.
+TOP_ROWS, TOP_ROWS_N = 256, 2**25
 # No multiple of a tile or vector.
 ODD_N = LARGE_N + 3
 # Elements of a row of the reference's prefix sums.
 ROW = 256
 # Bytes an element that torch takes beside input and result: prefix sums, thrice, in float64;
 # a sort's keys and 64-bit places, from one buffer to another.
-REFERENCE_BYTES = {"scan": 26, "sort": 33, "topk": 33}
+REFERENCE_BYTES = {"scan": 26, "sort": 33, "topk": 33, "topk_rows": 33}
 
 
 @perfsuite.operator(
@@ -30,6 +32,7 @@ REFERENCE_BYTES = {"scan": 26, "sort": 33, "topk": 33}
         {"op": "scan", "n": ODD_N, "impl": ["torch", "cupy", "triton"]},
         {"op": "sort", "n": SORT_N, "impl": ["torch", "cupy"]},
         {"op": "topk", "n": TOP_N, "impl": ["torch", "triton"]},
+        {"op": "topk_rows", "n": TOP_ROWS_N, "impl": "torch"},
     ],
     full=[
         {"op": "scan", "n": LARGE_N, "impl": ["torch", "cupy", "triton"]},
@@ -46,17 +49,18 @@ REFERENCE_BYTES = {"scan": 26, "sort": 33, "topk": 33}
 def scan_sort_topk(rng: Any, *, op: str, n: int) -> Any:
     """Scan n int32, sort n int32, or find the 64 largest of n float32 in falling order.
 
-    cupy goes to CUB. triton scans in one pass with decoupled look-back; for the largest it notes
+    topk_rows finds them in each of 256 rows, n floats in all, as a sampler does of logits. cupy
+    goes to CUB. triton scans in one pass with decoupled look-back; for the largest it notes
     the maximum of each block of 32768, and searches again only blocks above what 64 maxima reach.
     On an H200 its scan takes about 139 us, 91 % of a copy's rate: each tile waits in registers
     for the sum before it, which reaches it through L2 a microsecond after it was known, and
     meanwhile asks for nothing. Blocks that stay, with the next tiles on their way to
     shared memory (TMA) while one warp looks back, took 217 us at best.
     """
-    if op == "topk":
-        x = rng.randn(n)
-        x[-1] = 100.0
-        return x, rng.empty(K)
+    if op.startswith("topk"):
+        x = rng.randn(n) if op == "topk" else rng.randn(TOP_ROWS, n // TOP_ROWS)
+        x[..., -1] = 100.0
+        return x, rng.empty(*x.shape[:-1], K)
     low, high = (1, 32) if op == "scan" else (-(2**31), 2**31 - 1)
     return rng.randint(low, high, n), rng.empty(n, dtype="int32")
 
@@ -65,8 +69,8 @@ def scan_sort_topk(rng: Any, *, op: str, n: int) -> Any:
 def _reference(x: Any, out: Any, *, op: str) -> Any:
     if op == "scan":
         return _prefixes(x.double())
-    if op == "topk":
-        return x.sort(descending=True).values[:K]
+    if op.startswith("topk"):
+        return x.sort(descending=True).values[..., :K]
     numpy: Any = import_module("numpy")
     return torch.from_numpy(numpy.sort(x.cpu().numpy()))
 
@@ -88,8 +92,8 @@ def _mistaken(x: Any, out: Any, *, op: str) -> Any:
     """Look back too early; sort without the sign bit turned; leave out the last element."""
     if op == "scan":
         return torch.cat([half.cumsum(0) for half in x.chunk(2)]).int()
-    if op == "topk":
-        return x[:-1].topk(K).values
+    if op.startswith("topk"):
+        return x[..., :-1].topk(K).values
     return torch.cat((x[x >= 0].sort().values, x[x < 0].sort().values))
 
 
@@ -100,7 +104,7 @@ def _torch(ctx: Any, *, op: str) -> Launch:
         "sort": lambda x, out: torch.sort(x).values,
         "topk": lambda x, out: torch.topk(x, K).values,
     }
-    return launches[op]
+    return launches[op.removesuffix("_rows")]
 
 
 @scan_sort_topk.impl(needs=[cuda(), package("cupy")])

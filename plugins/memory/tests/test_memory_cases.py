@@ -72,6 +72,7 @@ SMALL: list[tuple[perfsuite.Case | perfsuite.Operator, dict[str, Any]]] = [
         for op in ("scan", "sort", "topk")
         for n in (1089, 66562)
     ),
+    (scan_sort_topk.scan_sort_topk, {"op": "topk_rows", "n": 66562}),
     (allocator.allocator, {"steps": 64}),
     *(
         (checkpointing.checkpointing, {"width": 128, "seq": 48, "impl": impl})
