@@ -72,9 +72,14 @@ def asked(answer: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(values)
 
 
-def stream() -> Any:
-    """Return torch's current stream for ``driver``."""
-    return driver.CUstream(torch.cuda.current_stream().cuda_stream)
+def stream() -> int:
+    """Return the handle of torch's current stream, which ``driver`` takes.
+
+    It is what Triton's launcher and torch's own compiled code ask for. The public
+    ``torch.cuda.current_stream()`` looks for GPUs and makes an object, which takes longer than all
+    else that Python does for a launch.
+    """
+    return int(torch._C._cuda_getCurrentRawStream(torch.cuda.current_device()))  # noqa: SLF001
 
 
 def by_rows(formula: Callable[[Any], Any], x: Any, rows: int = 1024) -> Any:

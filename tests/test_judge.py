@@ -70,7 +70,7 @@ SCREENED = result(clocks(0.25), 3, unit="c", stage=Stage.SCREEN)
 
 def on_another_host(time: float, device: float, unit: str) -> tuple[Spec, Spec, Spec]:
     now = {"levels": {"time_us": time, "device_us": device}, "unit": unit, "wobble": 10}
-    before = {"levels": AWAITED, "count": 6, "wobble": 10, "regime": "end_to_end"}
+    before = {"levels": AWAITED, "count": 6, "wobble": 10, "regime": "end_to_end", "units": "ac"}
     return now, before, {"of": variant(None, regime=Regime.END_TO_END)}
 
 

@@ -39,6 +39,7 @@ from perfsuite.devices.protocol import (
     graph_kernels,
 )
 from perfsuite.devices.sass import plain_ptx, triton_kernels, triton_loaded
+from perfsuite.gpu import stream
 from perfsuite.model import DeviceFacts, Health, Regime
 
 # The option of kernels that launch kernels: nvcc links them with the device's own runtime, which
@@ -89,8 +90,8 @@ class CudaKernel:
         """Launch on torch's current stream; tensors pass their pointer, ints are 64 bits wide."""
         self._allow(shared_bytes)
         values = [a.data_ptr() if isinstance(a, torch.Tensor) else a for a in args]
-        stream = _stream(torch.cuda.current_stream().cuda_stream)
-        core.launch(stream, _config(grid, block, shared_bytes), self._kernel, *values)
+        config = _config(grid, block, shared_bytes)
+        core.launch(_stream(stream()), config, self._kernel, *values)
 
     def active_blocks(self, threads: int, shared_bytes: int = 0) -> int:
         """Return how many blocks of ``threads`` one SM holds at once."""
@@ -185,9 +186,8 @@ def _program(path: str, arch: str, options: tuple[str, ...]) -> core.Program:
     return core.Program(source, "c++", core.ProgramOptions(std="c++17", arch=arch, **known))
 
 
-@cache
-def _stream(handle: int) -> core.Stream:
-    return core.Stream.from_handle(handle)
+# Each stream's is made once: that takes cuda.core five times as long as the rest of a launch.
+_stream = cache(core.Stream.from_handle)
 
 
 @cache

@@ -53,7 +53,7 @@ LIMITS = {
     "paced": Limits(0.0025, 0.01),  # two clocks inside a GPU that is kept cool
     "one clock": Limits(0.01, 0.05),  # links, counters of energy, devices with time alone
     "canary": Limits(0.01, 0.03),  # the SM clock beside that of a canary
-    "host": Limits(0.05, 0.15),  # what the host's cores issue and await
+    "host": Limits(0.05, 0.1),  # what the host's cores issue and await
 }
 
 

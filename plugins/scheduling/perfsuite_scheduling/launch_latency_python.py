@@ -8,13 +8,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from perfsuite.gpu import stream
+
 SOURCE = Path(__file__).with_name("launch_latency.cu")
 
 
 def numba_add() -> Callable[[Any, Any], None]:
     """Return the launch by numba-cuda, which takes arrays."""
-    import torch
-
     cuda: Any = import_module("numba.cuda")  # it may be missing, and has no types
 
     def add_one(source: Any, target: Any) -> None:
@@ -23,23 +23,20 @@ def numba_add() -> Callable[[Any, Any], None]:
     kernel, stream_at = cuda.jit(add_one), cache(cuda.external_stream)
 
     def add(source: Any, target: Any) -> None:
-        stream = stream_at(torch.cuda.current_stream().cuda_stream)
         arrays = (cuda.as_cuda_array(tensor, sync=False) for tensor in (source, target))
-        kernel[1, 1, stream](*arrays)
+        kernel[1, 1, stream_at(stream())](*arrays)
 
     return add
 
 
 def cupy_add() -> Callable[[Any, Any], None]:
     """Return the launch by CuPy of the kernel in CUDA C++, which takes addresses."""
-    import torch
-
     cupy: Any = import_module("cupy")  # it may be missing, and has no types
     kernel = cupy.RawKernel(SOURCE.read_text(encoding="utf-8"), "add_one")
     stream_at = cache(cupy.cuda.ExternalStream)
 
     def add(source: Any, target: Any) -> None:
-        with stream_at(torch.cuda.current_stream().cuda_stream):
+        with stream_at(stream()):
             kernel((1,), (1,), (source.data_ptr(), target.data_ptr()))
 
     return add
