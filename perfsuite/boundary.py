@@ -25,6 +25,8 @@ MOST_WHOLE = (1 << 63) - 1
 MAGNITUDE = 1e100
 
 OURS = Path(__file__).parent
+# How a crash shows a frame of perfsuite, or of the start of Python.
+FRAME = re.compile(rf'  File "({re.escape(str(OURS))}/|<frozen runpy>).*", line \d+ in .*\n')
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 # Escape sequences, what turns the direction of text, halves of characters, line separators.
 CONTROLS = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})

@@ -523,7 +523,7 @@ class PerfSession:
             with suppress(PerfError, IndexError):  # a damaged file, or none: nothing to go on with
                 run = load_run(unfinished(given.folder)[0])
                 counts = f"{len({one.variant for one in run.results})} of {len(run.variants)}"
-                return f"perfsuite: {counts} variants are measured; to go on:\n  {given.resuming}"
+                return f"perfsuite: {counts} variants measured; to go on:\n  {given.resuming}"
         return ""
 
     @pytest.hookimpl(trylast=True)

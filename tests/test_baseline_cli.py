@@ -46,9 +46,9 @@ def test_reset_takes_the_newest_run_that_ended_or_the_one_named(
     perfsuite: Command, project: Path
 ) -> None:
     RunFile.create(project / ".perfsuite", night({"copy": 100.0}, 30)).close()
-    for words, run, count in (((), B, 2), ((A, "--select", "memory"), A, 1)):
+    for words, run, count in (((), B, "2 variants"), ((A, "--select", "memory"), A, "1 variant")):
         code, said = perfsuite("baseline", "reset", *words)
-        assert (code, said) == (0, f"run {run} is the reference of {count} variants from now on\n")
+        assert (code, said) == (0, f"run {run} is the reference of {count} from now on\n")
     kept = json.loads((project / ".perfsuite" / "reference.json").read_text("utf-8"))
     assert [*kept["units"].values()] == [{"compute.softmax[n=1024]": B, COPY.id: A}]
     code, said = perfsuite("baseline", "reset", "nowhere")
@@ -130,9 +130,9 @@ def test_propose_tells_of_older_runs_that_it_does_not_read(
 def test_diff_says_what_changed_and_why(perfsuite: Command, dated: Path) -> None:
     git(dated, "init", "--quiet")
     commit(dated)
-    assert "0 entries differ" in perfsuite("baseline", "diff")[1]
+    assert "differences: 0" in perfsuite("baseline", "diff")[1]
     perfsuite("baseline", "propose", "--output", "page.md")
-    assert "2 entries differ" in perfsuite("baseline", "diff")[1]
+    assert "differences: 2" in perfsuite("baseline", "diff")[1]
     table = perfsuite("baseline", "diff", "HEAD", "baselines", "--markdown")[1].splitlines()
     assert table[1].startswith("| --- |")
     for row, told in zip(table[2:4], (("added",), ("first", "-1.0")), strict=True):
@@ -150,7 +150,7 @@ def test_diff_follows_a_link_to_the_baselines_own_repository(
     for folder in (dated, own):
         git(folder, "init", "--quiet")
     commit(own)
-    assert "0 entries differ" in perfsuite("baseline", "diff")[1]
+    assert "differences: 0" in perfsuite("baseline", "diff")[1]
 
 
 def test_lint_of_a_folder_that_is_not_there_is_no_clean_one(

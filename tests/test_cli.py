@@ -89,8 +89,8 @@ def test_each_command_chooses_by_one_grammar(perfsuite: Command, text: str) -> N
     perfsuite("history", "import", A, B)
     for words, told in (
         (("why",), "memory.copy[n=1024]"),
-        (("history",), "of 1 variant in 2 runs"),
-        (("baseline", "reset", A, "--select"), "reference of 1 variants"),
+        (("history",), "none of 1 variant shifted in 2 runs"),
+        (("baseline", "reset", A, "--select"), "reference of 1 variant from"),
         (("baseline", "accept", A, "--reason", "x", "--select"), "1 added"),
         (("baseline", "show", "nvidia-h200"), "accepted 20"),
     ):
@@ -286,7 +286,7 @@ def test_doctor_says_what_this_is_and_what_it_skips(
     assert "Baselines: none for fake" in said
     assert "needs device cuda, this run uses fake" in said
     assert "Pack bad cannot be listed" in said
-    assert "99 other threads run on" in said
+    assert "busy threads of other work: 99 on" in said
 
 
 def test_doctor_says_what_a_run_is_compared_with(

@@ -111,7 +111,7 @@ def test_nights_are_stopped_resumed_judged_and_proposed(
     code, told = night(project, PERF_NIGHTS="0")
     assert code == 0, told
     (first,) = runs(project)
-    assert f"resuming run {first.id}: {len(stopped.results)} results kept" in told
+    assert f"resuming run {first.id}; results kept: {len(stopped.results)}" in told
     measured = Counter((result.variant, result.stage) for result in first.results)
     assert measured.total() == len(measured) == VARIANTS
     out = project / "perf-night"

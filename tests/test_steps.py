@@ -139,7 +139,7 @@ def test_the_command_to_go_on_works_as_it_is_told(project: pytest.Pytester) -> N
     command = told_to_resume(result)
     assert "--perf-device=fake" in command
     result = project.runpytest_subprocess(*command)
-    result.stdout.fnmatch_lines(["note: resuming run *: 1 results kept"])
+    result.stdout.fnmatch_lines(["note: resuming run *; results kept: 1"])
     result.assert_outcomes(passed=1, failed=1)
 
 

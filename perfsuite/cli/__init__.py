@@ -193,7 +193,7 @@ def list_variants(
         seen.add(case)
         needs = ", ".join(dict.fromkeys(f"{need.kind} {need.value}" for need in each.needs))
         rows.append((each.id, each.tier.value, needs, doc))
-    say_table(f"{len(rows)} variants", ("variant", "from tier", "needs", "what"), rows)
+    say_table(view.count(len(rows), "variant"), ("variant", "from tier", "needs", "what"), rows)
     raise typer.Exit(1 if say_broken(project.packs) else 0)
 
 
@@ -461,7 +461,7 @@ def reset(
     newest = None if run else last_run(project.folder)
     found = newest or stored_run(project, run)
     names = refer(found, project.folder, project.baselines, select=select or ())
-    say(f"run {found.id} is the reference of {len(names)} variants from now on")
+    say(f"run {found.id} is the reference of {view.count(len(names), 'variant')} from now on")
 
 
 @baseline_commands.command()
@@ -498,7 +498,7 @@ def diff(
         say("\n".join(files.table(columns, rows)))
     else:
         say_table(f"{before} against {now or 'the working tree'}", columns, rows)
-    say(f"{len(rows)} entries differ")
+    say(f"differences: {len(rows)}")
 
 
 @baseline_commands.command()
@@ -767,7 +767,7 @@ def say_baselines(facts: DeviceFacts, roots: Sequence[Root]) -> None:
     if baselines.fingerprint_problem:
         say(f"Baselines of {sku.slug} are of another product: {baselines.fingerprint_problem}")
     elif baselines.entries:
-        say(f"Baselines: {len(baselines.entries)} variants of {sku.slug}")
+        say(f"Baselines: {view.count(len(baselines.entries), 'variant')} of {sku.slug}")
     else:
         say(f"Baselines: none for {sku.slug}; a run is compared with the first one on this device")
 

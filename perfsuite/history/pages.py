@@ -156,7 +156,8 @@ def answers(found: Sequence[Series], every: Iterable[str]) -> Iterator[str]:
     counts = Counter(move.word for move in moves)
     told = ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word])
     runs = view.count(len({point.run for one in found for point in one.points}), "run")
-    yield f"{told or 'nothing shifted'} of {view.count(len(found), 'variant')} in {runs}"
+    every_one = f"of {view.count(len(found), 'variant')}"
+    yield f"{told} {every_one} in {runs}" if told else f"none {every_one} shifted in {runs}"
 
 
 @history.command("import")

@@ -342,7 +342,7 @@ def execute(config: Config, listener: Listener, panels: Panels | None = None) ->
             return Outcome(interrupted, run_path(config.folder, interrupted.id), basis)
         if interrupted:
             file = stack.enter_context(RunFile.resume(run_path(config.folder, interrupted.id)))
-            listener.note(f"resuming run {interrupted.id}: {len(file.run.results)} results kept")
+            listener.note(f"resuming run {interrupted.id}; results kept: {len(file.run.results)}")
             spent_s = sum(result.wall_s for result in (*interrupted.results, *interrupted.aside))
             limit = replace(limit, spent_s=spent_s / len(opened))
         else:
@@ -692,12 +692,12 @@ class _Work:
             ]
             left = [one for one in doubtful if one.id not in beside_a]
             single = [one for one in left if not one.result(Stage.CONFIRM)]
+            all_of_them = f"{len(verdicts)} variants"
             if single:
-                told = f"confirming {len(single)} of {len(verdicts)} in fresh processes"
-                self.listener.note(told)
+                self.listener.note(f"confirming {len(single)} of {all_of_them} in fresh processes")
             if paired:
-                told = f"alternating {looks.step} more times: {len(paired)} of {len(verdicts)}"
-                self.listener.note(told)
+                times = f"{looks.step} more times"
+                self.listener.note(f"alternating {times}: {len(paired)} of {all_of_them}")
             for some, processes in ((single, settings.confirm_processes), (paired, looks.step)):
                 chosen = order([one.variant for one in some], settings.seed)
                 self._measure(chosen, Stage.CONFIRM, processes)

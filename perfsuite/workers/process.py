@@ -20,7 +20,7 @@ from typing import IO, Any
 import msgspec
 
 import perfsuite
-from perfsuite.boundary import NAME_CHARACTERS, DeviceError, PerfError, plain, python_path
+from perfsuite.boundary import FRAME, NAME_CHARACTERS, DeviceError, PerfError, plain, python_path
 from perfsuite.devices.protocol import seeing
 from perfsuite.model import Accelerator, Gpu, Kernel, Settings, Side, Status, Tree, built_in
 from perfsuite.store.files import Closable
@@ -80,9 +80,8 @@ class EndedError(Exception):
 
 def tail(output: IO[bytes], most: int = TAIL_CHARACTERS) -> str:
     """Return the end of a file that others write to, the innermost frames of a stack at least."""
-    size = os.fstat(output.fileno()).st_size
-    start = max(0, size - _READ_BYTES)
-    text = os.pread(output.fileno(), size - start, start).decode(errors="replace")
+    start = max(0, os.fstat(output.fileno()).st_size - _READ_BYTES)
+    text = FRAME.sub("", os.pread(output.fileno(), _READ_BYTES, start).decode(errors="replace"))
     # Before it stand other threads' stacks, behind it the names of all extension modules.
     before, current, stack = text.rpartition("\nCurrent thread 0x")
     if current and len(text) > most:
