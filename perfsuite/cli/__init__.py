@@ -309,8 +309,7 @@ def runs() -> None:
         found = load_run(path)
         words = {one.variant: one.status.value for one in found.asked if one.status != "ok"}
         words |= {verdict.variant: verdict.word.value for verdict in found.verdicts}
-        counts = sorted(Counter(words.values()).items(), key=lambda item: view.mark(item[0]).rank)
-        told = ", ".join(f"{count} {word}" for word, count in counts) or "no verdict"
+        told = view.tallied(view.tallies(map(view.mark, words.values()))) or "no verdict"
         when, commit = found.started.replace("T", " ")[:16], view.commit(found.commit)
         outcome = told if found.finished else "interrupted"
         rows.append((found.id, when, found.sku.slug, commit, outcome))

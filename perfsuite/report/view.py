@@ -23,11 +23,8 @@ NOTHING = "\u2013"
 MICRO = "\N{MICRO SIGN}"
 TIMES = "\N{MULTIPLICATION SIGN}"
 ARROW = "\N{RIGHTWARDS ARROW}"
-PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
 # The same in the characters that every terminal and JUnit reader has.
-PLAIN = str.maketrans(
-    {SPACE: " ", MINUS: "-", NOTHING: "-", TIMES: "x", MICRO: "u"} | {ARROW: "->", PLUS_MINUS: "+-"}
-)
+PLAIN = str.maketrans({SPACE: " ", MINUS: "-", NOTHING: "-", TIMES: "x", MICRO: "u", ARROW: "->"})
 TIME_UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, MICRO + "s"), (1e-3, "ns"))
 PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 MOST_DIGITS = 6
@@ -93,14 +90,14 @@ def mark(word: str) -> Mark:
     return MARKS.get(word) or Mark(word, "•", "other", "", len(MARKS))
 
 
-def counted(one: Mark, count: int) -> str:
-    """Return how many variants have a word."""
-    return f"{number(count, 0)} {one.word}"
-
-
 def tallies(marks: Iterable[Mark]) -> list[tuple[Mark, int]]:
     """Return how often each mark occurs, what needs a reader first."""
     return sorted(Counter(marks).items(), key=lambda tally: tally[0].rank)
+
+
+def tallied(found: Iterable[tuple[Mark, int]]) -> str:
+    """Return tallies in words: 2 slower, 7 same."""
+    return ", ".join(f"{number(count, 0)} {one.word}" for one, count in found)
 
 
 def places(value: float, noise: float | None) -> int:
@@ -164,7 +161,7 @@ def percent(change: float | None, *, half_width: float | None = None) -> str:
     """Return a relative change in percent with its sign, to the width of its interval."""
     if change is None:
         return NOTHING
-    decimals = _percent_places(half_width)
+    decimals = max(0, min(2, _supported(half_width * 100))) if half_width else 2
     text = number(abs(change) * 100, decimals)
     sign = "" if not float(text.replace(SPACE, "")) else "+" if change > 0 else MINUS
     return f"{sign}{text}{SPACE}%"
@@ -175,19 +172,6 @@ def interval(low: float, high: float) -> str:
     half = abs(high - low) / 2
     ends = [percent(end, half_width=half).removesuffix(f"{SPACE}%") for end in (low, high)]
     return f"{ends[0]} to {ends[1]}{SPACE}%"
-
-
-def beside(found: Change) -> str:
-    """Return a change with half the width of its interval beside it: +10.48 ±0.25 %.
-
-    Where one side of the interval is more than twice the other, it is the interval.
-    """
-    sides = sorted((abs(found.theta - found.low), abs(found.high - found.theta)))
-    if sides[1] > 2 * sides[0]:
-        return interval(found.low, found.high)
-    half = abs(found.high - found.low) / 2
-    width = number(half * 100, _percent_places(half))
-    return f"{change(found).removesuffix(f'{SPACE}%')} {PLUS_MINUS}{width}{SPACE}%"
 
 
 def change(found: Change | None) -> str:
@@ -213,9 +197,8 @@ def flow(value: float | None, unit: str) -> str:
     if value is None:
         return NOTHING
     factor, prefix = _unit(value, PREFIXES)
-    shown = (
-        number(value, 0) if not prefix and float(value).is_integer() else figures(value / factor, 3)
-    )
+    is_whole = not prefix and float(value).is_integer()
+    shown = number(value, 0) if is_whole else figures(value / factor, 3)
     return f"{shown}{SPACE}{prefix}{unit}".rstrip(SPACE)
 
 
@@ -289,10 +272,6 @@ def command(variant: str, *options: str) -> str:
 
 def _unit(value: float, units: tuple[tuple[float, str], ...]) -> tuple[float, str]:
     return next((unit for unit in units if abs(value) >= unit[0]), units[-1])
-
-
-def _percent_places(half_width: float | None) -> int:
-    return max(0, min(2, _supported(half_width * 100))) if half_width else 2
 
 
 def _supported(deviation: float) -> int:
