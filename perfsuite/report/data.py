@@ -38,7 +38,6 @@ from perfsuite.model import (
     Section,
     Stage,
     Status,
-    Tier,
     Trace,
     TracedKernel,
     VariantRun,
@@ -204,11 +203,6 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
         if self.last.status is not Status.OK or self.verdict is None:
             return self.last.reason
         return self.verdict.reason
-
-    @cached_property
-    def is_skipped(self) -> bool:
-        """Say whether the variant has nothing to show but a reason."""
-        return self.last is None or self.last.status is Status.SKIPPED
 
     @property
     def fails(self) -> bool:
@@ -388,7 +382,7 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
         kept = [o for o in _kept(self.run.command) if o.partition("=")[0] not in names]
         if self.run.against:
             kept.append(f"--perf-against={self.run.against.name}")
-        if self.variant.tier is not Tier.SMOKE:
+        if self.variant.tier != "smoke":
             kept.append(f"--perf-tier={self.variant.tier.value}")
         return view.command(select, *kept, *options)
 
@@ -562,8 +556,8 @@ class ClaimView(NamedTuple):
     def outcome(self) -> str:
         """What was found against what, and whether that fails the run."""
         found, asked = view.ratio(self.verdict.ratio), view.ratio(self.verdict.required)
-        one, told = self.instance, f"{self.instance.faster} is {found} as fast as"
-        told = f"{told} {one.than}, {asked} claimed"
+        one = self.instance
+        told = f"{one.faster} is {found} as fast as {one.than}, {asked} claimed"
         if one.metric:
             told = f"{one.metric} of {one.than} is {found} that of {one.faster}, {asked} claimed"
         return f"broken: {told}; {'fails' if self.verdict.fails else 'does not fail the run'}"
@@ -589,7 +583,7 @@ class RunView:
     @cached_property
     def ran(self) -> tuple[VariantView, ...]:
         """The variants that have more to show than a reason."""
-        return tuple(one for one in self.variants if not one.is_skipped)
+        return tuple(one for one in self.variants if one.mark.tone != "skip")
 
     @cached_property
     def beside(self) -> Mapping[tuple[str, ...], list[VariantView]]:
@@ -651,8 +645,7 @@ class RunView:
     @cached_property
     def fails(self) -> bool:
         """Say whether a variant or a claim fails the run."""
-        variants = any(one.fails for one in self.variants)
-        return variants or any(one.fails for one in self.run.claims)
+        return any(one.fails for one in self.variants) or any(c.fails for c in self.run.claims)
 
     @property
     def is_environment(self) -> bool:
@@ -728,8 +721,7 @@ class RunView:
         now = everything(self.run.facts)
         if self.previous:
             return differences(everything(self.previous.facts), now)
-        held = [(one.expected.environment, one.entry.state) for one in self.variants if one.entry]
-        states = [{**environment, **state} for environment, state in held]
+        states = [{**o.expected.environment, **o.entry.state} for o in self.variants if o.entry]
         seen = {name: {state[name] for state in states if name in state} for name in now}
         before = {name: ", ".join(sorted(values)) for name, values in seen.items() if values}
         return differences(before, now)
@@ -738,7 +730,7 @@ class RunView:
 def skips(views: Iterable[VariantView]) -> list[tuple[str, str, list[str]]]:
     """Return each word and reason for not running with its variants, the commonest first."""
     groups = grouped(
-        (one for one in views if one.is_skipped),
+        (one for one in views if one.mark.tone == "skip"),
         lambda one: (one.mark.word, one.reason or "no reason given"),
     )
     found = [(*key, [one.variant.id for one in group]) for key, group in groups.items()]

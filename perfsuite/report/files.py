@@ -74,7 +74,6 @@ def render_page(run_view: RunView) -> str:
     return _page(
         "page.html.j2",
         run_view=run_view,
-        run=run_view.run,
         groups=[group for group in groups_of(run_view) if not group.mark.is_quiet],
         steps=[*advice(run_view)],
         charts=drawn,
@@ -275,29 +274,18 @@ def comment(run_view: RunView) -> str:
 
 
 def _markdown(run_view: RunView, rows: int, *, is_comment: bool = False) -> str:
-    groups = groups_of(run_view)
-    loud = [each for each in groups if not each.mark.is_quiet]
+    told = [_row(each) for each in groups_of(run_view)]
+    told += [(o.mark, o.verdict.claim, o.outcome, o.verdict.reason) for o in run_view.broken]
     # What fails or is in doubt stands before a broken claim, what is only faster behind it.
-    told = [_row(each) for each in loud if each.mark.is_urgent]
-    told += [
-        (one.mark, one.verdict.claim, one.outcome, one.verdict.reason) for one in run_view.broken
-    ]
-    told += [_row(each) for each in loud if not each.mark.is_urgent]
+    told.sort(key=lambda row: not row[0].is_urgent)
     page = markdown_templates().get_template("summary.md.j2")
-    return page.render(
-        run_view=run_view,
-        run=run_view.run,
-        rows=told,
-        most=rows,
-        quiet=[_row(each) for each in groups if each.mark.is_quiet],
-        is_comment=is_comment,
-    )
+    return page.render(run_view=run_view, told=told, most=rows, is_comment=is_comment)
 
 
 def _row(group: Group) -> tuple[Mark, str, str, str]:
     """Return what a group is, how much it changed and why."""
     much = "; ".join(filter(None, [group.outcome, group.failing, group.rest]))
-    return group.mark, group.name, much, group.cause
+    return group.mark, group.alike.name, much, group.cause
 
 
 @cache
@@ -386,17 +374,11 @@ def claim_properties(verdict: ClaimVerdict) -> list[Property]:
 
 def suite_properties(run_view: RunView) -> list[Property]:
     """Return what the suite carries: which run it was, on what, and how it ended."""
-    run = run_view.run
-    return [
-        ("perf_run", run.id),
-        ("perf_started", run.started),
-        ("perf_sku", run.sku.slug),
-        ("perf_device", run.facts.name),
-        ("perf_commit", run.commit),
-        ("perf_compared_with", run_view.source),
-        ("perf_outcome", run_view.headline),
-        *((f"perf_count_{mark.word}", count) for mark, count in run_view.tallies),
-    ]
+    run, found = run_view.run, dict[str, str | float]()
+    found |= {"perf_run": run.id, "perf_started": run.started, "perf_sku": run.sku.slug}
+    found |= {"perf_device": run.facts.name, "perf_commit": run.commit}
+    found |= {"perf_compared_with": run_view.source, "perf_outcome": run_view.headline}
+    return [*found.items(), *((f"perf_count_{m.word}", count) for m, count in run_view.tallies)]
 
 
 def commands_of(run_view: RunView, *, here: Path, workspace: Path) -> Iterator[str]:
@@ -427,9 +409,9 @@ def _annotations(run_view: RunView) -> Iterator[tuple[bool, str, str, str, int]]
     if run_view.unmeasured:
         yield True, "not measured", run_view.unmeasured, "", 0
     for group in groups_of(run_view):
-        if group.fails or group.mark.is_urgent:
+        if group.failing or group.mark.is_urgent:
             case, (mark, name, much, why) = group.first.variant.case, _row(group)
-            yield group.fails, f"{name}: {much}", why or mark.meaning, case.file, case.line
+            yield bool(group.failing), f"{name}: {much}", why or mark.meaning, case.file, case.line
     for verdict, _, declared, *_ in run_view.broken:
         title = f"broken: {verdict.claim}"
         yield verdict.fails, title, verdict.reason, declared.file, declared.line

@@ -17,7 +17,7 @@ from rich.console import Console
 from perfsuite import boundary
 from perfsuite.model import DeviceFacts, Result, Run, Status
 from perfsuite.report import view
-from perfsuite.report.data import RunView, VariantView
+from perfsuite.report.data import MOST_WHY, RunView, VariantView
 from perfsuite.report.files import Property, claim_properties, properties, templates
 from perfsuite.report.groups import groups_of
 from perfsuite.store.files import Closable
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 # where we do not know of it: a container's output is printed by the job that started it.
 _COMMAND = re.compile(r"^(\s*)(?=::)", re.MULTILINE)
 NO_RESULT = {Status.CRASHED, Status.TIMED_OUT, Status.ERROR, Status.DISTURBED}
-MOST_CHARACTERS = 300
 MOST_GROUPS, MOST_ROWS = 10, 20
 HEADINGS = ("verdict", "now", "change", "interval", "rate, of ceiling", "variant")
 # A narrow screen shows neither intervals nor rates, and of a long id no less than this.
@@ -84,7 +83,7 @@ def accounts_of(run_view: RunView, config: Config) -> Mapping[str, Account]:
             skipped=skipped,
             text=text,
             told=plain(one.told),
-            group=group.name if group else "",
+            group=group.alike.name if group else "",
             properties=(*properties(one.last, one.verdict), spent),
         )
     tier = f"--perf-tier {config.tier} " if config.tier != "smoke" else ""
@@ -127,16 +126,12 @@ def summary(
     ``width`` is that of a screen in characters: 0 is a file, where nothing is cut. The table has
     the rows of the most interest; all if ``is_verbose``, none that says "same" if ``is_brief``.
     """
-    where = run_view.run.facts.name or run_view.run.sku.slug
-    told = view.tallied(run_view.tallies)
-    counts = f"{view.count(len(run_view.variants), 'variant')} on {where}: {told}"
-    first = map(plain, filter(None, (run_view.unmeasured, counts)))
     loud = [one for one in groups_of(run_view) if not one.mark.is_quiet]
     rows = [one for one in run_view.ran if one.shown.now != view.NOTHING]
     rows = [one for one in rows if not (is_brief and one.mark.is_quiet)]
     table = _table(rows, width, most=None if is_verbose else MOST_ROWS)
-    text = str(_texts(width).summary(run_view, loud, table, len(rows) - len(table) + 1))
-    return [*first, *text.splitlines()]
+    hidden = len(rows) - len(table) + 1
+    return str(_texts(width).summary(run_view, loud, table, hidden)).splitlines()
 
 
 def _table(told: Sequence[VariantView], width: int, most: int | None) -> list[Markup]:
@@ -150,8 +145,9 @@ def _table(told: Sequence[VariantView], width: int, most: int | None) -> list[Ma
     lines = []
     for word, *numbers, name in rows if told else ():
         cells = [f"{word:<{widths[0]}}", *map(str.rjust, numbers, widths[1:])]
-        lines.append(f"  {'  '.join(cells)}  {short(name, room)}")
-    return [Markup(line) for line in lines]  # noqa: S704 - made plain above
+        line = f"  {'  '.join(cells)}  {short(name, room)}"
+        lines.append(Markup(line))  # noqa: S704 - made plain above
+    return lines
 
 
 def _row(one: VariantView) -> tuple[str, ...]:
@@ -176,7 +172,7 @@ def _texts(width: int = 0) -> Any:
     """Return the macros of what the terminal tells; what they output is made plain."""
     found = templates(plain)
     found.filters["plain"] = plain
-    found.globals |= {"MOST_GROUPS": MOST_GROUPS, "MOST_CHARACTERS": MOST_CHARACTERS}
+    found.globals |= {"MOST_GROUPS": MOST_GROUPS, "MOST_CHARACTERS": MOST_WHY}
     found.globals["width"] = max(width, 2 * LEAST_ID) if width else 0
     return found.get_template("terminal.txt.j2").module
 
@@ -227,8 +223,7 @@ class Ticker(Closable):
             # A worker tells of its phase itself: it may be any text.
             name = short(plain(variant), ID_WIDTH)
             told = f"{plain(phase)[:PHASE_WIDTH]:<8} {name:<{ID_WIDTH}}"
-            self._bar.update(self._task, description=told)
-            self._bar.refresh()
+            self._bar.update(self._task, description=told, refresh=True)
 
     def finished(self, result: Result, done: int, total: int, left_s: float) -> None:
         """Tell of a variant that has ended; of one that ended badly at once."""
@@ -236,8 +231,7 @@ class Ticker(Closable):
         bad = result.status not in {Status.OK, Status.SKIPPED}
         left = f", about {view.duration(left_s)} left" if left_s else ""
         if self._task is not None:
-            self._bar.update(self._task, completed=done, total=total, left=left)
-            self._bar.refresh()
+            self._bar.update(self._task, completed=done, total=total, left=left, refresh=True)
         due = done == total or time.monotonic() - self._last > QUIET_S
         if bad or (self._task is None and due):
             self._last = time.monotonic()

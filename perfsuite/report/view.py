@@ -363,9 +363,8 @@ SENTENCES: Mapping[str, str] = {
     "ratio_of_values": "{ratio:.3g}x: {metric} {than:.6g} -> {now:.6g}, {by:g}x claimed",
     "values": "{metric} {than:.6g} -> {now:.6g}, {by:g}x claimed",
 }
-INTERVAL = "{theta:signed}{worse} ({level:share} interval {low:signed} to {high:signed}"
+INTERVAL = "{theta:signed}{worse} ({level:limit} interval {low:signed} to {high:signed}"
 FORMATS: Mapping[str, Callable[[Any], str]] = {
-    "share": lambda share: f"{100 * share:.6g} %",
     "limit": limit,
     "list": ", ".join,
     "log": lambda change: signed(math.expm1(change)),
