@@ -544,13 +544,12 @@ def _health(result: Result | None) -> tuple[Health, ...]:
 
 
 class ClaimView(NamedTuple):
-    """One claim: its verdict, as it is declared, and the views of its two variants."""
+    """One claim: its verdict, as it is declared, and the view of the faster variant."""
 
     verdict: ClaimVerdict
     mark: Mark
     instance: ClaimInstance
     faster: VariantView | None
-    than: VariantView | None
 
     @property
     def outcome(self) -> str:
@@ -623,8 +622,7 @@ class RunView:
         found = []
         for verdict in self.run.claims:
             one = instances[verdict.claim]
-            sides = views.get(one.faster), views.get(one.than)
-            found.append(ClaimView(verdict, mark(verdict.word.value), one, *sides))
+            found.append(ClaimView(verdict, mark(verdict.word), one, views.get(one.faster)))
         return sorted(found, key=lambda one: (one.mark.rank, one.verdict.claim))
 
     @property

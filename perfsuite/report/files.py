@@ -69,8 +69,8 @@ def render_page(run_view: RunView) -> str:
     drawn: dict[str, Any] = {"places": places, "processes": processes, "kinds": []}
     peaks = run_view.peaks
     for name, rates in (("links", peaks.links), ("operations", peaks.operations)):
-        known = {} if peaks.is_generic else rates
-        drawn[name] = {each: (rate.value, rate.measured) for each, rate in known.items()}
+        known = {each: (rate.value, rate.measured) for each, rate in rates.items()}
+        drawn[name] = {} if peaks.is_generic else known
     return _page(
         "page.html.j2",
         run_view=run_view,
@@ -105,10 +105,8 @@ def render_beside(run_views: Sequence[RunView]) -> str:
         "beside.html.j2",
         run_views=run_views,
         names=names_of(run_views),
-        variants=across([{one.variant.id: one for one in run_view.ran} for run_view in run_views]),
-        claims=across(
-            [{one.verdict.claim: one for one in run_view.claims} for run_view in run_views]
-        ),
+        variants=across([{one.id: one for one in each.ran} for each in run_views]),
+        claims=across([{one.verdict.claim: one for one in each.claims} for each in run_views]),
         facts=across([data.everything(run_view.run.facts) for run_view in run_views]),
         charts={},
     )
@@ -420,7 +418,6 @@ def _annotations(run_view: RunView) -> Iterator[tuple[bool, str, str, str, int]]
 def append_summary(run_view: RunView, path: Path) -> None:
     """Append the run's Markdown to the file of a step's summary, if it has room."""
     with opened(path, "ab") as file:
-        room = MOST_BYTES - file.tell()
         text = summary(run_view).encode("utf-8", "replace")
         # GitHub shows nothing of a summary that is too large: better that of earlier steps alone.
-        file.write(text if len(text) <= room else b"")
+        file.write(text if file.tell() + len(text) <= MOST_BYTES else b"")

@@ -17,7 +17,7 @@ from rich.console import Console
 from perfsuite import boundary
 from perfsuite.model import DeviceFacts, Result, Run, Status
 from perfsuite.report import view
-from perfsuite.report.data import MOST_WHY, RunView, VariantView
+from perfsuite.report.data import RunView, VariantView
 from perfsuite.report.files import Property, claim_properties, properties, templates
 from perfsuite.report.groups import groups_of
 from perfsuite.store.files import Closable
@@ -109,12 +109,8 @@ def bare_accounts(run: Run, config: Config) -> Mapping[str, Account]:
     found = {}
     for name, word, reason, fails, has_word in told:
         text = f"{word}: {name}\n  reason    {reason}" if fails else reason
-        found[name] = Account(
-            fails=fails,
-            is_error=fails and word in NO_RESULT,
-            skipped=not (fails or has_word),
-            text=plain(text),
-        )
+        is_error, skipped = fails and word in NO_RESULT, not (fails or has_word)
+        found[name] = Account(fails=fails, is_error=is_error, skipped=skipped, text=plain(text))
     return found
 
 
@@ -130,16 +126,14 @@ def summary(
     rows = [one for one in run_view.ran if one.shown.now != view.NOTHING]
     rows = [one for one in rows if not (is_brief and one.mark.is_quiet)]
     table = _table(rows, width, most=None if is_verbose else MOST_ROWS)
-    hidden = len(rows) - len(table) + 1
-    return str(_texts(width).summary(run_view, loud, table, hidden)).splitlines()
+    return str(_texts(width).summary(run_view, loud, table, len(rows))).splitlines()
 
 
 def _table(told: Sequence[VariantView], width: int, most: int | None) -> list[Markup]:
     """Return one line for each variant that has a number, what needs a reader first."""
-    rows = [HEADINGS, *(_row(one) for one in told[:most])]
+    rows = [tuple(map(plain, row)) for row in (HEADINGS, *map(_row, told[:most]))]
     if width and width < WIDE:
         rows = [(*row[:3], row[-1]) for row in rows]
-    rows = [tuple(map(plain, row)) for row in rows]
     *widths, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
     room = max(LEAST_ID, width - sum(widths) - 2 * len(widths) - 2) if width else None
     lines = []
@@ -172,8 +166,7 @@ def _texts(width: int = 0) -> Any:
     """Return the macros of what the terminal tells; what they output is made plain."""
     found = templates(plain)
     found.filters["plain"] = plain
-    found.globals |= {"MOST_GROUPS": MOST_GROUPS, "MOST_CHARACTERS": MOST_WHY}
-    found.globals["width"] = max(width, 2 * LEAST_ID) if width else 0
+    found.globals |= {"MOST_GROUPS": MOST_GROUPS, "width": width and max(width, 2 * LEAST_ID)}
     return found.get_template("terminal.txt.j2").module
 
 

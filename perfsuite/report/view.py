@@ -9,12 +9,12 @@ import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from perfsuite.boundary import plain
-from perfsuite.model import Change, ClaimVerdict, Reason, Run, Verdict, Word
+from perfsuite.model import Change, Reason, Run, Word
 
 # A unit never leaves its number at the end of a line, and stands a thin space away from it.
 SPACE = "\u202f"
@@ -404,18 +404,11 @@ def told(reasons: Iterable[Reason]) -> str:
     return plain("; ".join(map(sentence, reasons)))
 
 
-_Judged = TypeVar("_Judged", Verdict, ClaimVerdict)
-
-
 def worded(run: Run) -> Run:
     """Return the run with the sentences of its verdicts, which packs and people read."""
-    return replace(
-        run.having(verdicts=map(_worded, run.verdicts)), claims=tuple(map(_worded, run.claims))
-    )
-
-
-def _worded(verdict: _Judged) -> _Judged:
-    return replace(verdict, reason=told(verdict.reasons)) if verdict.reasons else verdict
+    verdicts = [replace(each, reason=told(each.reasons) or each.reason) for each in run.verdicts]
+    claims = [replace(each, reason=told(each.reasons) or each.reason) for each in run.claims]
+    return replace(run.having(verdicts=verdicts), claims=tuple(claims))
 
 
 # Where a run's own wall time goes, in its order. Workers start while others measure, where the
