@@ -263,8 +263,7 @@ def test_a_comment_is_short_whatever_the_run_holds() -> None:
     words = "@<#" * 300  # each of these is longer where it is escaped
     # 25 groups of 50 variants, and 1,250 variants that are alone.
     cases = [f"memory.case{n % 50 if n % 2 else n}" for n in range(2_500)]
-    axes = {"op": "_" * 900}
-    many = [replace(SLOWER, case=case, axes=axes | {"n": n}) for n, case in enumerate(cases)]
+    many = [replace(SLOWER, case=c, axes={"op": "_" * 900, "n": n}) for n, c in enumerate(cases)]
     broken = replace(CLAIMS[2], claim=words, reason=words, word=ClaimWord.BROKEN)
     declared = (replace(INSTANCES[2], id=words),)
     comment = files.comment(read_of(*many, claims=(broken,), instances=declared))
