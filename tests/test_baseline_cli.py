@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from against_data import commit, git
 from msgspec.structs import replace
-from store_data import FACTS, kept, variant
+from store_data import FACTS, finished, kept, variant
 from test_cli import PACK, STEADY, A, B, Command, project
 from test_propose import night, nights
 
@@ -36,10 +36,18 @@ def edit(path: Path, old: str, new: str) -> None:
 def test_accept_lists_what_gets_slower(perfsuite: Command) -> None:
     perfsuite("baseline", "accept", A, "--reason", "first")
     code, said = perfsuite("baseline", "accept", B, "--reason", "the price of a fix")
-    assert code == 0
-    assert "SLOWER: cycles" not in said
+    assert (code, "SLOWER: cycles" in said) == (0, False)
     assert "SLOWER: time_us +10.00% (threshold 0.25%)" in said
     assert "1 of them slower than before" in said
+
+
+def test_variants_with_one_reason_are_one_row(perfsuite: Command, project: Path) -> None:
+    run = finished({f"v{n}": 100.0 for n in range(6)}, run_id="20261127-103000-77ac")
+    ended = [replace(each, status=type(each.status)("crashed")) for each in run.results[1:]]
+    kept(project / ".perfsuite", run.having(results=[run.results[0], *ended]))
+    _, said = perfsuite("baseline", "accept", run.id, "--reason", "first")
+    assert "memory.v1[n=1024], memory.v2[n=1024], memory.v3[n=1024], 2 more" in said
+    assert said.count("crashed") == 1
 
 
 def test_reset_takes_the_newest_run_that_ended_or_the_one_named(
@@ -321,22 +329,19 @@ def test_commands_find_the_folders_that_the_projects_ini_names(
     folders = perfsuite("baseline", "folders")[1].splitlines()
     assert folders == [str(project / "perf" / name) for name in ("accepted", "older")]
     said = perfsuite("baseline", "show", "nvidia-h200")[1]
-    assert "memory.copy[n=1024]" in said
-    assert "memory.scan[n=1024]" in said
+    assert all(f"memory.{case}[n=1024]" in said for case in ("copy", "scan"))
     lint = perfsuite("baseline", "lint")[1]
     assert "perf/accepted, " in lint
     assert "memory.scan[n=1024]" not in perfsuite("baseline", "show", "nvidia-h200",
                                                   "--baselines", "perf/accepted")[1]  # fmt: skip
     code, said = perfsuite("baseline", "show", "nvidia-h100")
-    assert code == 2
-    assert str(project / "perf" / "older") in said
+    assert (code, str(project / "perf" / "older") in said) == (2, True)
 
 
 def test_commands_refuse_an_ini_that_names_no_folder(perfsuite: Command, project: Path) -> None:
     (project / "pyproject.toml").write_text("[tool.pytest]\nperf_baselines = []\n")
     code, said = perfsuite("baseline", "show")
-    assert code == 2
-    assert "the project's perf_baselines names no folder" in said
+    assert (code, "the project's perf_baselines names no folder" in said) == (2, True)
 
 
 # What pyproject.toml says is what pytest itself would read there.

@@ -59,7 +59,7 @@ def test_a_run_is_told_in_groups(tmp_path: Path) -> None:
     run = load_run(EXAMPLE / "run.jsonl")
     run = find_expected([EXAMPLE / "baselines"], tmp_path, run=run).hold(run)
     slower, faster, *same = groups_of(read(run, baselines=entries_in(run), source=source_of(run)))
-    assert slower.name == "memory.stream, impl=cuda"
+    assert slower.alike.name == "memory.stream, impl=cuda"
     told = slower.outcome.translate(PLAIN)
     assert told == "10 of 17 slower by 7.1 to 10.5 % (median 9.9 %)"
     assert slower.cause.translate(PLAIN).startswith("block 128x1x1 -> 256x1x1, ")
@@ -67,8 +67,8 @@ def test_a_run_is_told_in_groups(tmp_path: Path) -> None:
         slower.rest.translate(PLAIN)
         == "23 others of memory.stream unchanged; a change of 1.9 % would show"
     )
-    assert slower.fails
-    assert faster.name == faster.first.id
+    assert slower.failing
+    assert faster.alike.name == faster.first.id
     assert {(one.mark.word, one.cause) for one in same} == {("same", "")}
 
 
@@ -77,6 +77,6 @@ def test_every_variant_that_ran_is_in_one_group() -> None:
     groups = groups_of(run_view)
     assert sorted(v.id for g in groups for v in g.views) == sorted(v.id for v in run_view.ran)
     assert [g.mark.rank for g in groups] == sorted(g.mark.rank for g in groups)
-    told = {g.name: g.outcome for g in groups}
+    told = {g.alike.name: g.outcome for g in groups}
     assert told["compute.gemm[size=4096,impl=naive]"] == "wrong"
     assert told["compute.gemm, impl=cublas"] == "3 of 4 same"

@@ -263,10 +263,10 @@ def test_a_comment_is_short_whatever_the_run_holds() -> None:
     words = "@<#" * 300  # each of these is longer where it is escaped
     # 25 groups of 50 variants, and 1,250 variants that are alone.
     cases = [f"memory.case{n % 50 if n % 2 else n}" for n in range(2_500)]
-    axes = [{"op": "_" * 900, "n": n} for n in range(2_500)]
-    many = [replace(SLOWER, case=case, axes=own) for case, own in zip(cases, axes, strict=True)]
+    many = [replace(SLOWER, case=c, axes={"op": "_" * 900, "n": n}) for n, c in enumerate(cases)]
     broken = replace(CLAIMS[2], claim=words, reason=words, word=ClaimWord.BROKEN)
-    comment = files.comment(read_of(*many, claims=(broken,)))
+    declared = (replace(INSTANCES[2], id=words),)
+    comment = files.comment(read_of(*many, claims=(broken,), instances=declared))
     assert len(comment) < files.MOST_CHARACTERS
     first, *rest = comment.splitlines()
     assert re.match(r"### ❌ memory\.case\d+: all 50 slower by 2\.1 ", first)
@@ -711,12 +711,12 @@ def test_at_most_ten_annotations_of_a_kind_the_worst_first(tmp_path: Path) -> No
 def test_text_cannot_end_an_annotation_or_add_a_property(tmp_path: Path) -> None:
     told = "50 % of it\x1b[2J::error file=x,line=1::\r\n::set-output name=a::b %0A"
     broken = replace(CLAIMS[2], claim=f"c,{told}", reason=told, word=ClaimWord.BROKEN)
-    (line,) = commands(read_of(COPY, claims=(broken,)), tmp_path)
+    declared = replace(INSTANCES[2], id=broken.claim, file="")
+    (line,) = commands(read_of(COPY, claims=(broken,), instances=(declared,)), tmp_path)
     title, message = line.removeprefix("::error title=").split("::", 1)
     for mark, code in (("\r", "%0D"), ("\n", "%0A"), (":", "%3A"), (",", "%2C"), ("%", "%25")):
         title, message = title.replace(code, mark), message.replace(code, mark)
-    assert title == plain(f"broken: c,{told}")
-    assert message == plain(told)
+    assert (title, message) == (plain(f"broken: c,{told}"), plain(told))
 
 
 def test_the_step_s_summary_is_appended_to_if_it_has_room(tmp_path: Path) -> None:

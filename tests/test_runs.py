@@ -56,6 +56,7 @@ from perfsuite.store.runs import (
 
 GOLD = Path(__file__).parent / "gold" / "run-1.jsonl"
 COPY = variant("copy", 1024)
+CLAIM = b'"claims":[{"claim":"memory.c","word":"held","required":2,"source":"x"}]'
 NOW = datetime(2026, 11, 21, 10, 30, tzinfo=UTC)
 RUN = finished({"copy": 12.5})
 
@@ -212,6 +213,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         (1, b'"plan"', b'"header"', "x, line 2"),
         (2, b'"ok"', b'"fine"', "x, line 3"),
         (2, b'"variant"', b"oops", "x, line 3, column 18"),
+        (3, b'"claims":[]', CLAIM, "the run has no claim 'memory.c'"),
         (4, b'"wall_s"', b'"wall"', "unknown field `wall`"),
         (4, b'"kind":"end"', b'"kind":"fin"', "unexpected line of kind 'fin'"),
     ],

@@ -61,9 +61,9 @@ CORE_PATH = (
 # when this was written may not grow: each step lowers its number, and drops it at the limit.
 CORE_ALARM = 9_700
 TODAY = {
-    "core": 14_784,
+    "core": 14_665,
     "features": 4_020,
-    "core path": 5_310,
+    "core path": 5_303,
     "tests": 16_110,
     "modules": 86,
 }

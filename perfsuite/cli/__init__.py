@@ -51,7 +51,7 @@ from perfsuite.packs.find import TAKEN_NAMES, discover
 from perfsuite.packs.select import missing_need
 from perfsuite.packs.select import select as chosen
 from perfsuite.report import files, view
-from perfsuite.report.data import RunView, read
+from perfsuite.report.data import RunView, grouped, read
 from perfsuite.report.terminal import accounts_of, summary
 from perfsuite.run.config import Config, exceptions_of
 from perfsuite.run.expected import find_expected
@@ -309,8 +309,7 @@ def runs() -> None:
         found = load_run(path)
         words = {one.variant: one.status.value for one in found.asked if one.status != "ok"}
         words |= {verdict.variant: verdict.word.value for verdict in found.verdicts}
-        counts = sorted(Counter(words.values()).items(), key=lambda item: view.mark(item[0]).rank)
-        told = ", ".join(f"{count} {word}" for word, count in counts) or "no verdict"
+        told = view.tallied(view.tallies(map(view.mark, words.values()))) or "no verdict"
         when, commit = found.started.replace("T", " ")[:16], view.commit(found.commit)
         outcome = told if found.finished else "interrupted"
         rows.append((found.id, when, found.sku.slug, commit, outcome))
@@ -432,10 +431,11 @@ def accept(
         say_error(error)
         raise typer.Exit(1) from error
     changed = {**accepted.changed, **{n: f"SLOWER: {why}" for n, why in accepted.slower.items()}}
-    rows = [
-        *((name, "changed", what) for name, what in changed.items()),
-        *((name, "not accepted", why) for name, why in accepted.refused.items()),
-    ]
+    rows = []
+    for outcome, told in (("changed", changed), ("not accepted", accepted.refused)):
+        for why, names in grouped(told, told.__getitem__).items():
+            rest = [f"{len(names) - 3} more"] if names[3:] else []
+            rows.append((", ".join([*names[:3], *rest]), outcome, why))
     if rows:  # what is added or unchanged is only counted
         say_table(f"Accepted from run {run}", ("variant", "outcome", "why"), rows)
     say(f"accepted: {accepted}")

@@ -25,11 +25,9 @@ from perfsuite.hooks import features
 from perfsuite.model import (
     CLOCKS,
     BaselineEntry,
-    CaseInfo,
     Change,
     ClaimInstance,
     ClaimVerdict,
-    ClaimWord,
     Code,
     DeviceFacts,
     Evidence,
@@ -40,7 +38,7 @@ from perfsuite.model import (
     Section,
     Stage,
     Status,
-    Tier,
+    Trace,
     TracedKernel,
     VariantRun,
     Word,
@@ -128,7 +126,7 @@ class Process(NamedTuple):
     middles: Sequence[float]
 
 
-class SideView(Struct, frozen=True, kw_only=True):
+class SideView(Struct, frozen=True):
     """A variant before or now, as far as that is known; ``health`` is that of each block."""
 
     kernels: tuple[TracedKernel, ...] = ()
@@ -142,13 +140,7 @@ class SideView(Struct, frozen=True, kw_only=True):
         cls, entry: BaselineEntry, environment: Mapping[str, str], result: Result | None = None
     ) -> SideView:
         """Return what an entry knows, and the health of the result that it is of."""
-        return cls(
-            kernels=entry.kernels,
-            codes=entry.codes,
-            artefact=entry.artefact,
-            environment=environment,
-            health=_health(result),
-        )
+        return cls(entry.kernels, entry.codes, entry.artefact, environment, _health(result))
 
 
 class Place(NamedTuple):
@@ -211,11 +203,6 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
         if self.last.status is not Status.OK or self.verdict is None:
             return self.last.reason
         return self.verdict.reason
-
-    @cached_property
-    def is_skipped(self) -> bool:
-        """Say whether the variant has nothing to show but a reason."""
-        return self.last is None or self.last.status is Status.SKIPPED
 
     @property
     def fails(self) -> bool:
@@ -285,20 +272,15 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
         stored = self.entry.metrics.get(metric) if self.entry else None
         return stored.center if stored else None
 
-    @cached_property
-    def noises(self) -> Mapping[str, float]:
-        """The relative standard deviation from process to process, in this run, by metric."""
-        found = {}
-        for metric, values in self.middles.items():
-            logs = [math.log(value) for value in values if value > 0]
-            if len(logs) > 1:
-                found[metric] = math.sqrt(pooled([logs]).value)
-        return found
+    def noise(self, metric: str = TIME) -> float | None:
+        """Return the relative standard deviation from process to process in this run."""
+        logs = [math.log(value) for value in self.middles.get(metric, ()) if value > 0]
+        return math.sqrt(pooled([logs]).value) if len(logs) > 1 else None
 
     def digits(self, metric: str = TIME) -> float | None:
         """Return the relative noise that a shown value's digits must not go below."""
         stored = self.entry.metrics.get(metric) if self.entry else None
-        known = [self.noises.get(metric), stored.between if stored else None]
+        known = [self.noise(metric), stored.between if stored else None]
         return max((noise for noise in known if noise), default=None)
 
     @cached_property
@@ -400,7 +382,7 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
         kept = [o for o in _kept(self.run.command) if o.partition("=")[0] not in names]
         if self.run.against:
             kept.append(f"--perf-against={self.run.against.name}")
-        if self.variant.tier is not Tier.SMOKE:
+        if self.variant.tier != "smoke":
             kept.append(f"--perf-tier={self.variant.tier.value}")
         return view.command(select, *kept, *options)
 
@@ -419,8 +401,7 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
         if work is None or not now or not amount or roofline.is_held_by_starts(work, peaks):
             return None
         link, dtype = roofline.link_of(work, peaks), work.rate_dtype or "fp32"
-        compute_us, memory_us, _ = roofline.limits_us(work, peaks)
-        is_wire = memory_us > compute_us or not work.flops
+        is_wire = self.rates[0].name == "gb_per_s"
         limit, ceiling = (link, peaks.links) if is_wire else (dtype, peaks.operations)
         has_moved = self.verdict and self.verdict.word.asks_why and self.change
         before = self.baseline() if has_moved else None
@@ -438,17 +419,13 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
     @property
     def sides(self) -> tuple[SideView, SideView] | None:
         """The variant before and now, where it may have moved; None where it did not."""
-        entry, trace = self.entry, self.trace()
+        entry, trace = self.entry, self.trace() or Trace(variant=self.id)
         word = self.verdict.word if self.verdict else Word.SAME
         if entry is None or not (word.asks_why or word is Word.UNCLEAR):
             return None
-        now = SideView(
-            kernels=trace.kernels if trace else (),
-            codes=trace.codes if trace else (),
-            artefact=next((one.artefact for one in self.evidence if one.artefact), ""),
-            environment=self.run.facts.environment,
-            health=self.health,
-        )
+        artefact = next((one.artefact for one in self.evidence if one.artefact), "")
+        environment = self.run.facts.environment
+        now = SideView(trace.kernels, trace.codes, artefact, environment, self.health)
         return SideView.of(entry, self.expected.environment, self.before), now
 
     @cached_property
@@ -532,29 +509,20 @@ def middle(evidence: Evidence, metric: str) -> float | None:
     return estimate(blocks) if any(blocks) else None
 
 
-def unit_of(metric: str, case: CaseInfo) -> str:
-    """Return the unit of a metric that perfsuite takes or a case declares."""
-    own = metrics_by_name(case.metrics).get(metric)
-    return own.unit if own else ""
-
-
 def rates_of(
     work: Work | None, peaks: Peaks, now: float | None, before: float | None = None
 ) -> list[Measured]:
     """Return the rates of launches of these times by the case's formula, what limits them first."""
     if work is None or not now:
         return []
-    limit = "gb_per_s"
-    if roofline.is_held_by_starts(work, peaks):
-        limit = "kernels_per_ms"
-    elif work.flops and roofline.work_class(work, peaks) != roofline.MEMORY:
-        limit = "tflop_per_s"
+    names = ("tflop_per_s", "gb_per_s", "kernels_per_ms")
+    limits_us = dict(zip(names, roofline.limits_us(work, peaks), strict=True))
     old = roofline.rates(work, before) if before else {}
     found = []
     for name, (value, unit) in roofline.rates(work, now).items():
         was = old[name][0] if name in old else None
         found.append(Measured(name=name, unit=unit, better="", value=value, baseline=was))
-    return sorted(found, key=lambda one: one.name != limit)
+    return sorted(found, key=lambda one: (-limits_us[one.name], one.name != "tflop_per_s"))
 
 
 def everything(device: DeviceFacts) -> dict[str, str]:
@@ -576,23 +544,21 @@ def _health(result: Result | None) -> tuple[Health, ...]:
 
 
 class ClaimView(NamedTuple):
-    """One claim: its verdict, as it is declared, and the views of its two variants."""
+    """One claim: its verdict, as it is declared, and the view of the faster variant."""
 
     verdict: ClaimVerdict
     mark: Mark
-    instance: ClaimInstance | None
+    instance: ClaimInstance
     faster: VariantView | None
-    than: VariantView | None
 
     @property
     def outcome(self) -> str:
         """What was found against what, and whether that fails the run."""
         found, asked = view.ratio(self.verdict.ratio), view.ratio(self.verdict.required)
-        told, one = f"{found} found, {asked} claimed", self.instance
-        if one and one.metric:
+        one = self.instance
+        told = f"{one.faster} is {found} as fast as {one.than}, {asked} claimed"
+        if one.metric:
             told = f"{one.metric} of {one.than} is {found} that of {one.faster}, {asked} claimed"
-        elif one:
-            told = f"{one.faster} is {found} as fast as {one.than}, {asked} claimed"
         return f"broken: {told}; {'fails' if self.verdict.fails else 'does not fail the run'}"
 
 
@@ -616,7 +582,7 @@ class RunView:
     @cached_property
     def ran(self) -> tuple[VariantView, ...]:
         """The variants that have more to show than a reason."""
-        return tuple(one for one in self.variants if not one.is_skipped)
+        return tuple(one for one in self.variants if one.mark.tone != "skip")
 
     @cached_property
     def beside(self) -> Mapping[tuple[str, ...], list[VariantView]]:
@@ -648,11 +614,6 @@ class RunView:
         """The counts with their marks, what needs a reader first."""
         return tallies(one.mark for one in self.variants)
 
-    @property
-    def packs(self) -> Mapping[str, list[VariantView]]:
-        """The variants by pack, in the order of its name."""
-        return dict(sorted(grouped(self.variants, lambda one: one.variant.pack).items()))
-
     @cached_property
     def claims(self) -> list[ClaimView]:
         """The claims, those that need a reader first."""
@@ -660,10 +621,8 @@ class RunView:
         views = {one.variant.id: one for one in self.ran}
         found = []
         for verdict in self.run.claims:
-            instance = instances.get(verdict.claim)
-            sides = (instance.faster, instance.than) if instance else ("", "")
-            views_of = map(views.get, sides)
-            found.append(ClaimView(verdict, mark(verdict.word.value), instance, *views_of))
+            one = instances[verdict.claim]
+            found.append(ClaimView(verdict, mark(verdict.word), one, views.get(one.faster)))
         return sorted(found, key=lambda one: (one.mark.rank, one.verdict.claim))
 
     @property
@@ -671,22 +630,20 @@ class RunView:
         """The claims by pack, then by name and source; what needs a reader is always first."""
 
         def title(one: ClaimView) -> tuple[str, str]:
-            name = one.instance.name if one.instance else one.verdict.claim
-            return name.replace("_", " "), one.verdict.source
+            return one.instance.name.replace("_", " "), one.verdict.source
 
-        packs = grouped(self.claims, lambda one: one.instance.pack if one.instance else "")
+        packs = grouped(self.claims, lambda one: one.instance.pack)
         return {pack: grouped(claims, title) for pack, claims in packs.items()}
 
     @property
     def broken(self) -> list[ClaimView]:
         """The claims whose ratio was not reached."""
-        return [one for one in self.claims if one.verdict.word is ClaimWord.BROKEN]
+        return [one for one in self.claims if one.mark.word == "broken"]
 
     @cached_property
     def fails(self) -> bool:
         """Say whether a variant or a claim fails the run."""
-        variants = any(one.fails for one in self.variants)
-        return variants or any(one.fails for one in self.run.claims)
+        return any(one.fails for one in self.variants) or any(c.fails for c in self.run.claims)
 
     @property
     def is_environment(self) -> bool:
@@ -716,27 +673,26 @@ class RunView:
     def headline(self) -> str:
         """The outcome of the run in one sentence, what needs a reader first."""
         failing = tallies(one.mark for one in self.variants if one.fails)
-        urgent, quiet, skips = list[str](), list[str](), list[str]()
-        for one, number in self.tallies:
-            place = skips if one.tone == "skip" else urgent if one.is_urgent else quiet
-            place.append(view.counted(one, number))
+        urgent = view.tallied(each for each in self.tallies if each[0].is_urgent)
+        ended = tallies(one.mark for one in self.ran)
         ran = view.count(len(self.ran), "variant")
-        first = ", ".join(quiet) or f"No variant ran: {', '.join(skips)}".removesuffix(": ")
+        nothing = f"No variant ran: {view.tallied(self.tallies)}".removesuffix(": ")
+        first = view.tallied(ended) or nothing
         if failing:
             total = view.number(sum(number for _, number in failing), 0)
-            first = ", ".join(view.counted(one, number) for one, number in failing)
-            first = f"{total} of {ran} {'fails' if total == '1' else 'fail'}: {first}"
+            told = view.tallied(failing)
+            first = f"{total} of {ran} {'fails' if total == '1' else 'fail'}: {told}"
         elif urgent:
-            first = f"{', '.join(urgent)} of {ran}"
+            first = f"{urgent} of {ran}"
         elif self.ran and self.counts["same"] == len(self.ran):
             first = f"No change in {ran}"
         elif self.ran and self.counts["new"] == len(self.ran):
             first = f"{view.count(len(self.ran), 'new variant')}, nothing to compare with yet"
         broken = sum(claim.fails for claim in self.run.claims)
         excepted = sum(bool(one.verdict and one.verdict.excepted) for one in self.variants)
-        rest = [view.count(broken, "claim fails", "claims fail")] if broken else []
-        rest += [f"{excepted} excepted"] if excepted else []
-        return "; ".join([*self.gaps, first, *rest])
+        claims = view.count(broken, "claim fails", "claims fail") if broken else ""
+        others = f"{excepted} excepted" if excepted else ""
+        return "; ".join(filter(None, [*self.gaps, first, claims, others]))
 
     @property
     def tone(self) -> str:
@@ -763,8 +719,7 @@ class RunView:
         now = everything(self.run.facts)
         if self.previous:
             return differences(everything(self.previous.facts), now)
-        held = [(one.expected.environment, one.entry.state) for one in self.variants if one.entry]
-        states = [{**environment, **state} for environment, state in held]
+        states = [{**o.expected.environment, **o.entry.state} for o in self.variants if o.entry]
         seen = {name: {state[name] for state in states if name in state} for name in now}
         before = {name: ", ".join(sorted(values)) for name, values in seen.items() if values}
         return differences(before, now)
@@ -773,7 +728,7 @@ class RunView:
 def skips(views: Iterable[VariantView]) -> list[tuple[str, str, list[str]]]:
     """Return each word and reason for not running with its variants, the commonest first."""
     groups = grouped(
-        (one for one in views if one.is_skipped),
+        (one for one in views if one.mark.tone == "skip"),
         lambda one: (one.mark.word, one.reason or "no reason given"),
     )
     found = [(*key, [one.variant.id for one in group]) for key, group in groups.items()]

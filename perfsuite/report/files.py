@@ -15,7 +15,7 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -42,8 +42,8 @@ _ACTIVE = re.compile(r"://|@|#|www(?=\.)|:(?=[\w+-]+:)")
 # GitHub shows this many annotations of a kind for a step, and this much of a step's summary.
 MOST = 10
 MOST_BYTES = 1024 * 1024
-_DATA = {"%": "%25", "\r": "%0D", "\n": "%0A"}
-_PROPERTY = {**_DATA, ":": "%3A", ",": "%2C"}
+_DATA = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
+_PROPERTY = _DATA | str.maketrans({":": "%3A", ",": "%2C"})
 
 Property = tuple[str, str | float]
 # What JUnit is told of a change.
@@ -54,13 +54,6 @@ _CODE = re.compile(r"(`{1,2})(?!`)([^`]+)\1(?!`)")
 CHUNK = 25
 
 T = TypeVar("T")
-
-
-class Inline(NamedTuple):
-    """A file of ours that stands in the page, with the hash that lets a browser use it."""
-
-    text: Markup
-    hash: str
 
 
 def render_page(run_view: RunView) -> str:
@@ -76,12 +69,11 @@ def render_page(run_view: RunView) -> str:
     drawn: dict[str, Any] = {"places": places, "processes": processes, "kinds": []}
     peaks = run_view.peaks
     for name, rates in (("links", peaks.links), ("operations", peaks.operations)):
-        known = {} if peaks.is_generic else rates
-        drawn[name] = {each: (rate.value, rate.measured) for each, rate in known.items()}
+        known = {each: (rate.value, rate.measured) for each, rate in rates.items()}
+        drawn[name] = {} if peaks.is_generic else known
     return _page(
         "page.html.j2",
         run_view=run_view,
-        run=run_view.run,
         groups=[group for group in groups_of(run_view) if not group.mark.is_quiet],
         steps=[*advice(run_view)],
         charts=drawn,
@@ -109,18 +101,13 @@ def _fine(values: Iterable[float]) -> list[float]:
 
 def render_beside(run_views: Sequence[RunView]) -> str:
     """Return several runs, most of another SKU each, as one page that compares them."""
-    facts = across([data.everything(run_view.run.facts) for run_view in run_views])
     return _page(
         "beside.html.j2",
         run_views=run_views,
         names=names_of(run_views),
-        # The runs of one SKU could be judged against each other.
-        is_of_one=len({run_view.run.sku.slug for run_view in run_views}) == 1,
-        variants=across([{one.variant.id: one for one in run_view.ran} for run_view in run_views]),
-        claims=across(
-            [{one.verdict.claim: one for one in run_view.claims} for run_view in run_views]
-        ),
-        differences={name: held for name, held in facts.items() if len(set(held)) > 1},
+        variants=across([{one.id: one for one in each.ran} for each in run_views]),
+        claims=across([{one.verdict.claim: one for one in each.claims} for each in run_views]),
+        facts=across([data.everything(run_view.run.facts) for run_view in run_views]),
         charts={},
     )
 
@@ -156,11 +143,11 @@ def prose(text: str) -> list[Markup]:
 
 
 @cache
-def inline(name: str) -> Inline:
-    """Return one of the report's own static files; its hash is what the page's policy allows."""
+def inline(name: str) -> tuple[Markup, str]:
+    """Return one of the report's own static files, and the hash that lets a browser use it."""
     text = resources.files("perfsuite.report").joinpath("static", name).read_text("utf-8")
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-    return Inline(Markup(text), f"sha256-{digest}")  # noqa: S704 - our own file, not data
+    return Markup(text), f"sha256-{digest}"  # noqa: S704 - our own file, not data
 
 
 @cache
@@ -285,29 +272,18 @@ def comment(run_view: RunView) -> str:
 
 
 def _markdown(run_view: RunView, rows: int, *, is_comment: bool = False) -> str:
-    groups = groups_of(run_view)
-    loud = [each for each in groups if not each.mark.is_quiet]
+    told = [_row(each) for each in groups_of(run_view)]
+    told += [(o.mark, o.verdict.claim, o.outcome, o.verdict.reason) for o in run_view.broken]
     # What fails or is in doubt stands before a broken claim, what is only faster behind it.
-    told = [_row(each) for each in loud if each.mark.is_urgent]
-    told += [
-        (one.mark, one.verdict.claim, one.outcome, one.verdict.reason) for one in run_view.broken
-    ]
-    told += [_row(each) for each in loud if not each.mark.is_urgent]
+    told.sort(key=lambda row: not row[0].is_urgent)
     page = markdown_templates().get_template("summary.md.j2")
-    return page.render(
-        run_view=run_view,
-        run=run_view.run,
-        rows=told,
-        most=rows,
-        quiet=[_row(each) for each in groups if each.mark.is_quiet],
-        is_comment=is_comment,
-    )
+    return page.render(run_view=run_view, told=told, most=rows, is_comment=is_comment)
 
 
 def _row(group: Group) -> tuple[Mark, str, str, str]:
     """Return what a group is, how much it changed and why."""
     much = "; ".join(filter(None, [group.outcome, group.failing, group.rest]))
-    return group.mark, group.name, much, group.cause
+    return group.mark, group.alike.name, much, group.cause
 
 
 @cache
@@ -371,23 +347,20 @@ def write_report(run_view: RunView, folder: Path, *names: str) -> Path:
 
 def properties(result: Result | None, verdict: Verdict | None) -> list[Property]:
     """Return what a test case carries; changes are relative, times in microseconds."""
-    found: list[Property] = []
+    found: dict[str, str | float] = {}
     if result is not None:
-        found.append(("perf_status", result.status.value))
-        found.append(("perf_processes", len(result.evidence)))
+        found |= {"perf_status": result.status.value, "perf_processes": len(result.evidence)}
+        found["perf_reason"] = result.reason
     if verdict is not None:
-        found += [("perf_verdict", verdict.word.value), ("perf_reason", verdict.reason)]
-        found += [("perf_compared_with", verdict.source)] if verdict.source else []
-        if excepted := verdict.excepted:
-            found += [("perf_excepted", excepted.kind), ("perf_excepted_until", excepted.until)]
-            found += [("perf_excepted_reason", excepted.reason)]
-            found += [("perf_excepted_issue", excepted.issue)] if excepted.issue else []
+        found |= {"perf_verdict": verdict.word.value, "perf_reason": verdict.reason}
+        found["perf_compared_with"] = verdict.source
+        if told := verdict.excepted:
+            found |= {"perf_excepted": told.kind, "perf_excepted_until": told.until}
+            found |= {"perf_excepted_reason": told.reason, "perf_excepted_issue": told.issue}
         for change in verdict.changes:
             values = (getattr(change, name) for name in FIELDS)
-            found += zip((f"perf_{change.metric}{end}" for end in ENDS), values, strict=True)
-    elif result is not None and result.reason:
-        found.append(("perf_reason", result.reason))
-    return found
+            found |= zip((f"perf_{change.metric}{end}" for end in ENDS), values, strict=True)
+    return [(name, value) for name, value in found.items() if value != ""]
 
 
 def claim_properties(verdict: ClaimVerdict) -> list[Property]:
@@ -399,17 +372,11 @@ def claim_properties(verdict: ClaimVerdict) -> list[Property]:
 
 def suite_properties(run_view: RunView) -> list[Property]:
     """Return what the suite carries: which run it was, on what, and how it ended."""
-    run = run_view.run
-    return [
-        ("perf_run", run.id),
-        ("perf_started", run.started),
-        ("perf_sku", run.sku.slug),
-        ("perf_device", run.facts.name),
-        ("perf_commit", run.commit),
-        ("perf_compared_with", run_view.source),
-        ("perf_outcome", run_view.headline),
-        *((f"perf_count_{mark.word}", count) for mark, count in run_view.tallies),
-    ]
+    run, found = run_view.run, dict[str, str | float]()
+    found |= {"perf_run": run.id, "perf_started": run.started, "perf_sku": run.sku.slug}
+    found |= {"perf_device": run.facts.name, "perf_commit": run.commit}
+    found |= {"perf_compared_with": run_view.source, "perf_outcome": run_view.headline}
+    return [*found.items(), *((f"perf_count_{m.word}", count) for m, count in run_view.tallies)]
 
 
 def commands_of(run_view: RunView, *, here: Path, workspace: Path) -> Iterator[str]:
@@ -425,44 +392,32 @@ def commands_of(run_view: RunView, *, here: Path, workspace: Path) -> Iterator[s
         # GitHub names no file that is no part of the checkout.
         is_inside = file and path.is_file() and path.is_relative_to(root)
         place = {"file": path.relative_to(root).as_posix(), "line": str(line)} if is_inside else {}
-        told = {**place, "title": title}
-        pairs = ",".join(f"{name}={_escaped(text, _PROPERTY)}" for name, text in told.items())
-        found[kind].append(f"::{kind} {pairs}::{_escaped(message, _DATA)}")
+        told = {**place, "title": title}.items()
+        pairs = ",".join(f"{name}={plain(text).translate(_PROPERTY)}" for name, text in told)
+        found[kind].append(f"::{kind} {pairs}::{plain(message).translate(_DATA)}")
     for kind, lines in found.items():
-        cut = len(lines) > MOST
-        yield from lines[: MOST - 1] if cut else lines
-        if cut:
-            more = len(lines) - MOST + 1
-            yield f"::{kind} title=perfsuite::and {more} more: see the step's summary"
+        if more := max(0, len(lines) - MOST):
+            rest = f"and {more + 1} more: see the step's summary"
+            lines[MOST - 1 :] = [f"::{kind} title=perfsuite::{rest}"]
+        yield from lines
 
 
 def _annotations(run_view: RunView) -> Iterator[tuple[bool, str, str, str, int]]:
     """Yield whether it fails, title, message, file and line of all that needs a reader."""
     if run_view.unmeasured:
         yield True, "not measured", run_view.unmeasured, "", 0
-    groups = groups_of(run_view)
-    yield from map(_annotation, (one for one in groups if one.fails))
-    for verdict, mark, declared, *_ in run_view.claims:
-        if mark.word == "broken":
-            place = (declared.file, declared.line) if declared else ("", 0)
-            yield verdict.fails, f"broken: {verdict.claim}", verdict.reason, *place
-    doubtful = (one for one in groups if one.mark.is_urgent and not one.fails)
-    yield from map(_annotation, doubtful)
-
-
-def _annotation(group: Group) -> tuple[bool, str, str, str, int]:
-    case, (mark, name, much, why) = group.first.variant.case, _row(group)
-    return group.fails, f"{name}: {much}", why or mark.meaning, case.file, case.line
+    for group in groups_of(run_view):
+        if group.failing or group.mark.is_urgent:
+            case, (mark, name, much, why) = group.first.variant.case, _row(group)
+            yield bool(group.failing), f"{name}: {much}", why or mark.meaning, case.file, case.line
+    for verdict, _, declared, *_ in run_view.broken:
+        title = f"broken: {verdict.claim}"
+        yield verdict.fails, title, verdict.reason, declared.file, declared.line
 
 
 def append_summary(run_view: RunView, path: Path) -> None:
     """Append the run's Markdown to the file of a step's summary, if it has room."""
     with opened(path, "ab") as file:
-        room = MOST_BYTES - file.tell()
         text = summary(run_view).encode("utf-8", "replace")
         # GitHub shows nothing of a summary that is too large: better that of earlier steps alone.
-        file.write(text if len(text) <= room else b"")
-
-
-def _escaped(text: str, marks: Mapping[str, str]) -> str:
-    return "".join(marks.get(each, each) for each in plain(text))
+        file.write(text if file.tell() + len(text) <= MOST_BYTES else b"")

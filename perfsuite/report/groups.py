@@ -93,11 +93,6 @@ class Group(NamedTuple):
         return self.views[0]
 
     @property
-    def fails(self) -> bool:
-        """Say whether one of them fails the run."""
-        return any(one.fails for one in self.views)
-
-    @property
     def failing(self) -> str:
         """How many of them fail the run, where one does."""
         count = sum(one.fails for one in self.views)
@@ -107,11 +102,6 @@ class Group(NamedTuple):
     def remedy(self) -> str:
         """What to do about them; nothing where nobody has to act."""
         return REMEDIES.get(self.mark.word, "")
-
-    @property
-    def name(self) -> str:
-        """What they are called together."""
-        return self.alike.name
 
     @property
     def size(self) -> str:
@@ -210,7 +200,7 @@ def groups_of(run_view: RunView) -> list[Group]:
             seen = max((one.telling.detectable for one in others if one.telling), default=None)
             members = tuple(ran[name] for name in each.members)
             found.append(Group(mark, each, members, len(others), seen))
-    return sorted(found, key=lambda one: (not one.fails, one.mark.rank, -len(one.views)))
+    return sorted(found, key=lambda one: (not one.failing, one.mark.rank, -len(one.views)))
 
 
 class Step(NamedTuple):
@@ -227,9 +217,8 @@ def advice(run_view: RunView) -> Iterator[Step]:
     loud = [one for one in groups_of(run_view) if not one.mark.is_quiet]
     bad = [one for one in loud if one.mark.tone == "fail"]
     moved = [m for m in loud if m.mark.is_urgent and m.mark.word != "disturbed" and m not in bad]
-    moved = sorted(moved, key=lambda one: one.mark.word != "slower")
     if moved:
-        yield from _beside(run_view, moved[0])
+        yield from _beside(run_view, min(moved, key=lambda one: one.mark.word != "slower"))
     if not (run.against or bad or words["disturbed"]):
         yield from _accepted(run_view, {one.mark.tone for one in loud})
     if run_view.broken:
@@ -242,7 +231,7 @@ def _beside(run_view: RunView, moved: Group) -> Iterator[Step]:
     is_known = bool(base) and "-" not in base  # a tree that was changed is in no commit
     old, now, file = view.commit(base), view.commit(run.commit), moved.first.variant.case.file
     if is_known and not run.against:
-        told = f"measure {moved.name} now and at its baseline's commit, alternating"
+        told = f"measure {moved.alike.name} now and at its baseline's commit, alternating"
         yield Step(told, f"{moved.command} --perf-against={old}")
     if is_known and "/" in file and old != now:
         shas = [old, *([] if run.is_dirty else [now])]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from rich import progress
 from rich.console import Console
 
 from perfsuite import boundary
-from perfsuite.model import ClaimWord, DeviceFacts, Result, Run, Status
+from perfsuite.model import DeviceFacts, Result, Run, Status
 from perfsuite.report import view
 from perfsuite.report.data import RunView, VariantView
 from perfsuite.report.files import Property, claim_properties, properties, templates
@@ -30,10 +29,9 @@ if TYPE_CHECKING:
 # where we do not know of it: a container's output is printed by the job that started it.
 _COMMAND = re.compile(r"^(\s*)(?=::)", re.MULTILINE)
 NO_RESULT = {Status.CRASHED, Status.TIMED_OUT, Status.ERROR, Status.DISTURBED}
-MOST_CHARACTERS = 300
 MOST_GROUPS, MOST_ROWS = 10, 20
-HEADINGS = ("verdict", "now", "change", "rate, of ceiling", "variant")
-# A narrow screen shows no rates, and of a long id no less than this.
+HEADINGS = ("verdict", "now", "change", "interval", "rate, of ceiling", "variant")
+# A narrow screen shows neither intervals nor rates, and of a long id no less than this.
 WIDE, LEAST_ID = 100, 24
 ID_WIDTH, PHASE_WIDTH = 36, 20
 # Without a terminal a quiet variant needs no line of its own.
@@ -69,38 +67,31 @@ class Account:
 
 def accounts_of(run_view: RunView, config: Config) -> Mapping[str, Account]:
     """Return the account of every variant and claim of a run, by id."""
-    failing, texts = config.failing, _texts()
+    bare, texts = bare_accounts(run_view.run, config), _texts()
     groups = {one.id: group for group in groups_of(run_view) for one in group.views}
     found = {}
     for one in run_view.variants:
-        status = one.last.status if one.last else None
-        fails = one.verdict.fails if one.verdict else status in failing
-        is_error = one.unmeasured is not None or (fails and status in NO_RESULT)
-        skipped = not (fails or is_error) and status is not Status.OK
+        known = bare.get(one.id, Account(skipped=True))
+        is_error = known.is_error or one.unmeasured is not None
+        skipped = known.skipped and not is_error
         group = groups.get(one.id)
         text = plain(one.reason) if skipped else str(texts.variant(one, group))
         spent = ("perf_wall_s", sum((each.wall_s for each in one.results), 0.0))
         found[one.id] = Account(
-            fails=fails or is_error,
+            fails=known.fails or is_error,
             is_error=is_error,
             skipped=skipped,
             text=text,
             told=plain(one.told),
-            group=group.name if group else "",
+            group=group.alike.name if group else "",
             properties=(*properties(one.last, one.verdict), spent),
         )
     tier = f"--perf-tier {config.tier} " if config.tier != "smoke" else ""
-    for each in run_view.claims:
-        verdict, claim = each.verdict, each.instance
-        if claim is None:
-            continue
-        again = f"pytest --perf {tier}-k '{claim.name} and {claim.pack}'"
-        skipped = verdict.word is ClaimWord.NOT_APPLICABLE
-        text = plain(verdict.reason) if skipped else str(texts.claim(claim, verdict, again))
-        found[claim.id] = Account(
-            fails=verdict.fails,
-            skipped=skipped,
-            text=text,
+    for verdict, _, claim, *_ in run_view.claims:
+        known, again = bare[claim.id], f"pytest --perf {tier}-k '{claim.name} and {claim.pack}'"
+        found[claim.id] = replace(
+            known,
+            text=known.text if known.skipped else str(texts.claim(claim, verdict, again)),
             told=plain(f"{verdict.word.value} {view.ratio(verdict.ratio)}"),
             properties=tuple(claim_properties(verdict)),
         )
@@ -118,7 +109,8 @@ def bare_accounts(run: Run, config: Config) -> Mapping[str, Account]:
     found = {}
     for name, word, reason, fails, has_word in told:
         text = f"{word}: {name}\n  reason    {reason}" if fails else reason
-        found[name] = Account(fails=fails, skipped=not (fails or has_word), text=plain(text))
+        is_error, skipped = fails and word in NO_RESULT, not (fails or has_word)
+        found[name] = Account(fails=fails, is_error=is_error, skipped=skipped, text=plain(text))
     return found
 
 
@@ -130,43 +122,35 @@ def summary(
     ``width`` is that of a screen in characters: 0 is a file, where nothing is cut. The table has
     the rows of the most interest; all if ``is_verbose``, none that says "same" if ``is_brief``.
     """
-    tally = ", ".join(f"{count} {one.word}" for one, count in run_view.tallies)
-    where = run_view.run.facts.name or run_view.run.sku.slug
-    counts = f"{view.count(len(run_view.variants), 'variant')} on {where}: {tally}"
-    first = map(plain, filter(None, (run_view.unmeasured, counts)))
     loud = [one for one in groups_of(run_view) if not one.mark.is_quiet]
-    told = [one for one in run_view.ran if one.shown.now != view.NOTHING]
-    if is_brief:
-        told = [one for one in told if not one.mark.is_quiet]
-    table = _table(told, width, most=None if is_verbose else MOST_ROWS)
-    text = str(_texts(width).summary(run_view, loud, table))
-    return [*first, *text.splitlines()]
+    rows = [one for one in run_view.ran if one.shown.now != view.NOTHING]
+    rows = [one for one in rows if not (is_brief and one.mark.is_quiet)]
+    table = _table(rows, width, most=None if is_verbose else MOST_ROWS)
+    return str(_texts(width).summary(run_view, loud, table, len(rows))).splitlines()
 
 
 def _table(told: Sequence[VariantView], width: int, most: int | None) -> list[Markup]:
     """Return one line for each variant that has a number, what needs a reader first."""
-    rows = [HEADINGS, *(_row(one) for one in told[:most])]
+    rows = [tuple(map(plain, row)) for row in (HEADINGS, *map(_row, told[:most]))]
     if width and width < WIDE:
         rows = [(*row[:3], row[-1]) for row in rows]
-    rows = [tuple(map(plain, row)) for row in rows]
     *widths, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
     room = max(LEAST_ID, width - sum(widths) - 2 * len(widths) - 2) if width else None
     lines = []
     for word, *numbers, name in rows if told else ():
         cells = [f"{word:<{widths[0]}}", *map(str.rjust, numbers, widths[1:])]
-        lines.append(f"  {'  '.join(cells)}  {short(name, room)}")
-    rest = len(told) - len(told[:most])
-    more = [f"  ... and {view.count(rest, 'variant')} more: -v shows all"] if rest else []
-    return [Markup(line) for line in (*lines, *more)]  # noqa: S704 - made plain above
+        line = f"  {'  '.join(cells)}  {short(name, room)}"
+        lines.append(Markup(line))  # noqa: S704 - made plain above
+    return lines
 
 
 def _row(one: VariantView) -> tuple[str, ...]:
-    shown, change = one.shown, one.shown.change
-    if one.change and change == view.change(one.change):
-        change = view.beside(one.change)
+    shown, found = one.shown, one.change
+    is_told = found and shown.change == view.change(found)
+    interval = view.interval(found.low, found.high) if found and is_told else ""
     rate = view.amount(one.rates[0].value, one.rates[0].unit) if one.rates else shown.name
     share = f" {view.share(one.share):>5}" if one.share else ""
-    return one.mark.word, shown.now, change, f"{rate}{share}", one.id
+    return one.mark.word, shown.now, shown.change, interval, f"{rate}{share}", one.id
 
 
 def short(name: str, room: int | None) -> str:
@@ -180,18 +164,9 @@ def short(name: str, room: int | None) -> str:
 @cache
 def _texts(width: int = 0) -> Any:
     """Return the macros of what the terminal tells; what they output is made plain."""
-
-    def cut(text: str, indent: int = 0) -> str:
-        blank, whole = " " * indent, plain(text)
-        if not width:
-            return blank + whole
-        short = textwrap.shorten(whole, MOST_CHARACTERS, placeholder=" ...")
-        lines = textwrap.wrap(short, max(width - indent, LEAST_ID), break_on_hyphens=False)
-        return "\n".join(blank + line for line in lines)
-
     found = templates(plain)
-    found.filters["cut"] = cut
-    found.globals["MOST_GROUPS"] = MOST_GROUPS
+    found.filters["plain"] = plain
+    found.globals |= {"MOST_GROUPS": MOST_GROUPS, "width": width and max(width, 2 * LEAST_ID)}
     return found.get_template("terminal.txt.j2").module
 
 
@@ -241,8 +216,7 @@ class Ticker(Closable):
             # A worker tells of its phase itself: it may be any text.
             name = short(plain(variant), ID_WIDTH)
             told = f"{plain(phase)[:PHASE_WIDTH]:<8} {name:<{ID_WIDTH}}"
-            self._bar.update(self._task, description=told)
-            self._bar.refresh()
+            self._bar.update(self._task, description=told, refresh=True)
 
     def finished(self, result: Result, done: int, total: int, left_s: float) -> None:
         """Tell of a variant that has ended; of one that ended badly at once."""
@@ -250,8 +224,7 @@ class Ticker(Closable):
         bad = result.status not in {Status.OK, Status.SKIPPED}
         left = f", about {view.duration(left_s)} left" if left_s else ""
         if self._task is not None:
-            self._bar.update(self._task, completed=done, total=total, left=left)
-            self._bar.refresh()
+            self._bar.update(self._task, completed=done, total=total, left=left, refresh=True)
         due = done == total or time.monotonic() - self._last > QUIET_S
         if bad or (self._task is None and due):
             self._last = time.monotonic()

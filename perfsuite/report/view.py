@@ -9,12 +9,12 @@ import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from perfsuite.boundary import plain
-from perfsuite.model import Change, ClaimVerdict, Reason, Run, Verdict, Word
+from perfsuite.model import Change, Reason, Run, Word
 
 # A unit never leaves its number at the end of a line, and stands a thin space away from it.
 SPACE = "\u202f"
@@ -23,11 +23,8 @@ NOTHING = "\u2013"
 MICRO = "\N{MICRO SIGN}"
 TIMES = "\N{MULTIPLICATION SIGN}"
 ARROW = "\N{RIGHTWARDS ARROW}"
-PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
 # The same in the characters that every terminal and JUnit reader has.
-PLAIN = str.maketrans(
-    {SPACE: " ", MINUS: "-", NOTHING: "-", TIMES: "x", MICRO: "u"} | {ARROW: "->", PLUS_MINUS: "+-"}
-)
+PLAIN = str.maketrans({SPACE: " ", MINUS: "-", NOTHING: "-", TIMES: "x", MICRO: "u", ARROW: "->"})
 TIME_UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, MICRO + "s"), (1e-3, "ns"))
 PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 MOST_DIGITS = 6
@@ -93,14 +90,14 @@ def mark(word: str) -> Mark:
     return MARKS.get(word) or Mark(word, "•", "other", "", len(MARKS))
 
 
-def counted(one: Mark, count: int) -> str:
-    """Return how many variants have a word."""
-    return f"{number(count, 0)} {one.word}"
-
-
 def tallies(marks: Iterable[Mark]) -> list[tuple[Mark, int]]:
     """Return how often each mark occurs, what needs a reader first."""
     return sorted(Counter(marks).items(), key=lambda tally: tally[0].rank)
+
+
+def tallied(found: Iterable[tuple[Mark, int]]) -> str:
+    """Return tallies in words: 2 slower, 7 same."""
+    return ", ".join(f"{number(count, 0)} {one.word}" for one, count in found)
 
 
 def places(value: float, noise: float | None) -> int:
@@ -164,7 +161,7 @@ def percent(change: float | None, *, half_width: float | None = None) -> str:
     """Return a relative change in percent with its sign, to the width of its interval."""
     if change is None:
         return NOTHING
-    decimals = _percent_places(half_width)
+    decimals = max(0, min(2, _supported(half_width * 100))) if half_width else 2
     text = number(abs(change) * 100, decimals)
     sign = "" if not float(text.replace(SPACE, "")) else "+" if change > 0 else MINUS
     return f"{sign}{text}{SPACE}%"
@@ -175,19 +172,6 @@ def interval(low: float, high: float) -> str:
     half = abs(high - low) / 2
     ends = [percent(end, half_width=half).removesuffix(f"{SPACE}%") for end in (low, high)]
     return f"{ends[0]} to {ends[1]}{SPACE}%"
-
-
-def beside(found: Change) -> str:
-    """Return a change with half the width of its interval beside it: +10.48 ±0.25 %.
-
-    Where one side of the interval is more than twice the other, it is the interval.
-    """
-    sides = sorted((abs(found.theta - found.low), abs(found.high - found.theta)))
-    if sides[1] > 2 * sides[0]:
-        return interval(found.low, found.high)
-    half = abs(found.high - found.low) / 2
-    width = number(half * 100, _percent_places(half))
-    return f"{change(found).removesuffix(f'{SPACE}%')} {PLUS_MINUS}{width}{SPACE}%"
 
 
 def change(found: Change | None) -> str:
@@ -213,9 +197,8 @@ def flow(value: float | None, unit: str) -> str:
     if value is None:
         return NOTHING
     factor, prefix = _unit(value, PREFIXES)
-    shown = (
-        number(value, 0) if not prefix and float(value).is_integer() else figures(value / factor, 3)
-    )
+    is_whole = not prefix and float(value).is_integer()
+    shown = number(value, 0) if is_whole else figures(value / factor, 3)
     return f"{shown}{SPACE}{prefix}{unit}".rstrip(SPACE)
 
 
@@ -289,10 +272,6 @@ def command(variant: str, *options: str) -> str:
 
 def _unit(value: float, units: tuple[tuple[float, str], ...]) -> tuple[float, str]:
     return next((unit for unit in units if abs(value) >= unit[0]), units[-1])
-
-
-def _percent_places(half_width: float | None) -> int:
-    return max(0, min(2, _supported(half_width * 100))) if half_width else 2
 
 
 def _supported(deviation: float) -> int:
@@ -384,9 +363,8 @@ SENTENCES: Mapping[str, str] = {
     "ratio_of_values": "{ratio:.3g}x: {metric} {than:.6g} -> {now:.6g}, {by:g}x claimed",
     "values": "{metric} {than:.6g} -> {now:.6g}, {by:g}x claimed",
 }
-INTERVAL = "{theta:signed}{worse} ({level:share} interval {low:signed} to {high:signed}"
+INTERVAL = "{theta:signed}{worse} ({level:limit} interval {low:signed} to {high:signed}"
 FORMATS: Mapping[str, Callable[[Any], str]] = {
-    "share": lambda share: f"{100 * share:.6g} %",
     "limit": limit,
     "list": ", ".join,
     "log": lambda change: signed(math.expm1(change)),
@@ -426,18 +404,11 @@ def told(reasons: Iterable[Reason]) -> str:
     return plain("; ".join(map(sentence, reasons)))
 
 
-_Judged = TypeVar("_Judged", Verdict, ClaimVerdict)
-
-
 def worded(run: Run) -> Run:
     """Return the run with the sentences of its verdicts, which packs and people read."""
-    return replace(
-        run.having(verdicts=map(_worded, run.verdicts)), claims=tuple(map(_worded, run.claims))
-    )
-
-
-def _worded(verdict: _Judged) -> _Judged:
-    return replace(verdict, reason=told(verdict.reasons)) if verdict.reasons else verdict
+    verdicts = [replace(each, reason=told(each.reasons) or each.reason) for each in run.verdicts]
+    claims = [replace(each, reason=told(each.reasons) or each.reason) for each in run.claims]
+    return replace(run.having(verdicts=verdicts), claims=tuple(claims))
 
 
 # Where a run's own wall time goes, in its order. Workers start while others measure, where the

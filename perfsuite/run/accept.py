@@ -272,7 +272,7 @@ def _chosen(run: Run, select: Sequence[str]) -> dict[str, Result]:
     if not run.finished and not select:
         raise UsageError(
             f"run {run.id!r} was interrupted",
-            remedy="finish it with --perf-resume, or name the packs or variants to accept of it",
+            remedy="finish it with --perf-resume, or accept a part of it: --select 'memory.*'",
         )
     names = _named(run, select, [one for one in run.every if one.results])
     # By stage, the last of each; what did not end ok tells why.

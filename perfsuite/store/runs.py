@@ -175,9 +175,16 @@ def read_run(data: bytes, *, where: str) -> Run:
             raise damaged(f"not a run file: unexpected line of kind {kind!r}", place)
     said = {name: judged.pop(name) for name in ("verdicts", "left_out") if judged}
     try:
-        return replace(run.having(results=results, traces=traces, **said), **judged)
+        return _declared(replace(run.having(results=results, traces=traces, **said), **judged))
     except ValueError as error:
         raise damaged(str(error), where) from error
+
+
+def _declared(run: Run) -> Run:
+    """Return a run whose claims are all declared; raises ValueError if one is not."""
+    if lost := {one.claim for one in run.claims} - {one.id for one in run.instances}:
+        raise ValueError(f"the run has no claim {min(lost)!r}")
+    return run
 
 
 def _with_cases(plan: dict[str, Any], place: str) -> dict[str, Any]:
