@@ -34,7 +34,7 @@ if MISSING and os.environ.get("CI") != "true":
     pytest.skip(f"no {' and no '.join(MISSING)} here", allow_module_level=True)
 
 MANY = 10_000
-FOLDED = "15 of 28 shown, 13 unchanged are folded away"
+FOLDED = "15 of 28 shown, 13 unchanged folded away"
 SHOWN = "#rows tbody:not([hidden]) tr:not([hidden])"
 # What reaches out of the page and cannot be scrolled to.
 CUT = """[...document.querySelectorAll("main table, main svg, main pre, main dl")]

@@ -49,7 +49,7 @@ def closed(outcome: Outcome, options: Config) -> Closing:
         ([Word.SAME], []),
         ([Word.SAME, Word.FASTER], ["to keep what is new or faster", ACCEPT]),
         ([Word.NEW], ["run again to compare", ACCEPT]),
-        ([Word.SLOWER], ["measure", SELECT, "see what", "git diff", "only if the", ACCEPT]),
+        ([Word.SLOWER], ["measure", SELECT, "see what", "git diff", "if the change is", ACCEPT]),
         ([Status.SKIPPED], []),
         ([Status.DISTURBED, Word.SAME], []),
         ([Status.WRONG, Word.FASTER], []),

@@ -19,14 +19,14 @@ FINEST = 0.005
 MOST_NAMED = 4
 # What to do about variants of a word, beside the command that measures them again.
 REMEDIES = {
-    "wrong": "repair the result, then measure it again",
-    "crashed": "read its output, repair it, then measure it again",
-    "timed-out": "find what hangs, repair it, then measure it again",
-    "error": "correct the case's code, then measure it again",
-    "over-budget": "make it faster or change its budget, then measure it again",
-    "slower": "find the cause, then measure it again",
-    "environment": "undo what changed on the machine, then measure it again",
-    "disturbed": "end other work on this device, then measure it again",
+    "wrong": "repair the result, then measure again",
+    "crashed": "read its output, repair it, then measure again",
+    "timed-out": "find what hangs, repair it, then measure again",
+    "error": "correct the case's code, then measure again",
+    "over-budget": "make it faster or change its budget, then measure again",
+    "slower": "find the cause, then measure again",
+    "environment": "undo what changed on the machine, then measure again",
+    "disturbed": "end other work on this device, then measure again",
     "unclear": "measure it in more processes",
 }
 STAYED = {word.value for word in Word if word.stayed}
@@ -230,7 +230,7 @@ def _beside(run_view: RunView, moved: Group) -> Iterator[Step]:
     run, base = run_view.run, run_view.bases[0][0] if run_view.bases else ""
     is_known = bool(base) and "-" not in base  # a tree that was changed is in no commit
     old, now, file = view.commit(base), view.commit(run.commit), moved.first.variant.case.file
-    if is_known and not run.against:
+    if is_known and not (run.against or moved.first.is_paired):
         told = f"measure {moved.alike.name} now and at its baseline's commit, alternating"
         yield Step(told, f"{moved.command} --perf-against={old}")
     if is_known and "/" in file and old != now:
@@ -247,6 +247,6 @@ def _accepted(run_view: RunView, tones: set[str]) -> Iterator[Step]:
     if words["new"] and words["new"] == len(run_view.ran):
         yield Step("run again to compare with this run, or accept it", accept)
     elif tones - {"unclear", "faster"}:
-        yield Step("only if the change is meant to be: accept the new numbers", accept)
+        yield Step("if the change is intended, accept the new numbers; if not, find the cause", accept)
     elif words["new"] or words["faster"]:
         yield Step("to keep what is new or faster as the baseline, accept it", accept)

@@ -78,7 +78,7 @@
     // The sections follow the rows, but nobody waits for them.
     clearTimeout(later);
     later = setTimeout(settleSections, 250);
-    const folded = folds ? `, ${count(lines.filter(hasStayed).length)} unchanged are folded away` : "";
+    const folded = folds ? `, ${count(lines.filter(hasStayed).length)} unchanged folded away` : "";
     form.shown.value = `${count(shown)} of ${count(lines.length)} shown${folded}`;
   };
 
