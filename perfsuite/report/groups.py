@@ -247,6 +247,6 @@ def _accepted(run_view: RunView, tones: set[str]) -> Iterator[Step]:
     if words["new"] and words["new"] == len(run_view.ran):
         yield Step("run again to compare with this run, or accept it", accept)
     elif tones - {"unclear", "faster"}:
-        yield Step("if the change is intended, accept the new numbers; if not, find the cause", accept)
+        yield Step("if the change is intended, accept the new numbers; else find the cause", accept)
     elif words["new"] or words["faster"]:
         yield Step("to keep what is new or faster as the baseline, accept it", accept)
