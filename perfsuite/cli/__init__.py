@@ -43,9 +43,6 @@ from perfsuite.model import (
     Tier,
     because,
 )
-from perfsuite.model import (
-    Variant as Variant,
-)
 from perfsuite.packs import GRAMMAR
 from perfsuite.packs.find import TAKEN_NAMES, discover
 from perfsuite.packs.select import missing_need

@@ -186,7 +186,7 @@ def _program(path: str, arch: str, options: tuple[str, ...]) -> core.Program:
     return core.Program(source, "c++", core.ProgramOptions(std="c++17", arch=arch, **known))
 
 
-# Each stream's is made once: that takes cuda.core five times as long as the rest of a launch.
+# Each stream's is made once: making it costs more than a launch.
 _stream = cache(core.Stream.from_handle)
 
 
