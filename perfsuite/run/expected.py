@@ -37,6 +37,7 @@ from perfsuite.model import (
 from perfsuite.packs.select import missing_need
 from perfsuite.report import view
 from perfsuite.run.against import MOST_PAIRED, is_one_code
+from perfsuite.run.config import TimeLimit
 from perfsuite.stats import estimate
 from perfsuite.store.baselines import NO_FACTS, Baselines, Root, facts_of
 from perfsuite.store.runs import ended_runs, last_run, list_runs, read_references
@@ -82,9 +83,9 @@ class Basis:
         )
         return replace(run, variants=variants, canaries=canaries)
 
-    def forecast(self, run: Run, units: int, started: float) -> Forecast:
+    def forecast(self, run: Run, units: int, limit: TimeLimit) -> Forecast:
         """Return how long the run will take, by the one before."""
-        return Forecast(self.previous, run, units, started)
+        return Forecast(self.previous, run, units, limit)
 
 
 class Forecast:
@@ -92,11 +93,11 @@ class Forecast:
 
     A first process checks, and costs as much as two. A variant that was never measured counts as
     the others, a gang as several. What follows the screen counts before it begins. ``said`` are the
-    seconds since the start, and those that were said to be left.
+    seconds since the start, and those that were said to be left: a limit lets no more be left.
     """
 
-    def __init__(self, before: Run | None, run: Run, units: int, started: float) -> None:
-        self._units, self._started, self._looks = units, started, looks_of(run.settings)
+    def __init__(self, before: Run | None, run: Run, units: int, limit: TimeLimit) -> None:
+        self._units, self._limit, self._looks = units, limit, looks_of(run.settings)
         built, count = built_in(run.facts.device), run.settings.processes
         self._first_s = built.process_s * count / (1 + count)
         self._due_s, self._took_s = defaultdict[str, float](float), defaultdict[str, float](float)
@@ -139,7 +140,7 @@ class Forecast:
 
     def within(self, measure: Callable[[], Run]) -> Run:
         """Return another run that is a part of this one; what was said in it counts."""
-        began_s = time.monotonic() - self._started
+        began_s = time.monotonic() - self._limit.started
         run = measure()
         self.said += [(round(began_s + at_s, 1), left_s) for at_s, left_s in run.forecasts]
         return run
@@ -167,7 +168,8 @@ class Forecast:
             off /= AT_FIRST_S + self._due_s[kind]
             planned_s = sum(s for key, s in self._planned.items() if self._kind(key) == kind)
             left_s += planned_s * off / self._units
-        now_s = time.monotonic() - self._started
+        left_s = min(left_s, self._limit.left_s())
+        now_s = time.monotonic() - self._limit.started
         if not self.said or now_s > self.said[-1][0] + max(SAID_S, SAID_SHARE * now_s):
             self.said.append((round(now_s, 1), round(left_s, 1)))
         return left_s if self._first_s else 0.0
@@ -383,9 +385,7 @@ def rank(one: VariantRun, unit: str) -> int:
     The baseline's own unit is best, for its level cancels; then another than the screen's.
     """
     screened = one.result(Stage.SCREEN)
-    if screened is None:
-        return 0
-    if one.entry and unit in one.entry.cards:
+    if screened is None or (one.entry and unit in one.entry.cards):
         return 0
     return 1 + any(item.unit == unit for item in screened.evidence)
 

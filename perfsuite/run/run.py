@@ -469,7 +469,7 @@ class _Work:
         run = self.file.run
         self.facts, self.settings, self.entries = run.facts, run.settings, entries_in(run)
         self.peaks, self.started = peaks_of(run.sku.slug), time.monotonic()
-        self.forecast = self.judging.basis.forecast(run, len(self.panels), self.limit.started)
+        self.forecast = self.judging.basis.forecast(run, len(self.panels), self.limit)
         self.phases_s: defaultdict[str, float] = defaultdict(float)
         self.phases_s["open"] = self.started - self.limit.started
         # As variants were sampled earlier in this run, else in the baseline.

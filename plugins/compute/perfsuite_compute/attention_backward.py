@@ -51,8 +51,8 @@ def attention_backward(rng: Any, *, dtype: str, b: int, h: int, s: int, d: int, 
     width 128 (67 % of the tensor cores' rate), ``sdpa`` 4.85.
     """
     q, k, v, grad = (rng.randn(b, h, s, d, dtype=DTYPES[dtype]) for _ in range(4))
-    # Late queries see so many keys that their gradients vanish: a last tile left out must show.
-    grad[:, :, -128:] *= 8
+    # Few queries see the last keys, whose gradients are small: a last tile left out must show.
+    grad[:, :, -8:] *= 32
     aten = torch.ops.aten
     if impl == "math":
         scores = (q.float() @ k.float().mT).div_(math.sqrt(d))

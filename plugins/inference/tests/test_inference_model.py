@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from perfsuite_inference import reference
-from perfsuite_inference.cache import ConcatCache, PagedCache, StaticCache, attend_gathered
+from perfsuite_inference.cache import ConcatCache, PagedCache, StaticCache
 from perfsuite_inference.model import SHAPES, Llama
 
 BATCH, PROMPT, STEPS = 3, 37, 4
@@ -23,7 +23,7 @@ def model() -> Llama:
     return Llama(TINY, "cpu", seed=3)
 
 
-def _cache(kind: str, *, seed: int = 0, kernel: Any = None) -> Any:
+def _cache(kind: str, *, seed: int = 0) -> Any:
     if kind == "concat":
         return ConcatCache([None] * TINY.layers)
     if kind == "static":
@@ -31,7 +31,7 @@ def _cache(kind: str, *, seed: int = 0, kernel: Any = None) -> Any:
     block = int(kind.removeprefix("paged_"))
     most = -(-(PROMPT + STEPS) // block)
     order = torch.randperm(BATCH * most, generator=torch.Generator().manual_seed(seed))
-    return PagedCache(TINY, (1 + order).view(BATCH, most).int(), block, kernel)
+    return PagedCache(TINY, (1 + order).view(BATCH, most).int(), block)
 
 
 def _error(got: torch.Tensor, want: torch.Tensor) -> float:
@@ -59,9 +59,8 @@ def test_greedy_tokens_and_logits_are_the_reference_s(model: Llama, kind: str) -
 
 def test_fused_pieces_are_traced_whole_and_change_nothing(monkeypatch: Any) -> None:
     whole = partial(torch.compile, backend="eager", fullgraph=True, dynamic=False)
-    for module in ("model", "cache"):
-        monkeypatch.setattr(f"perfsuite_inference.{module}.compiled", whole)
-    model, cache = Llama(TINY, "cpu", seed=3), _cache("paged_16", kernel=attend_gathered)
+    monkeypatch.setattr("perfsuite_inference.model.compiled", whole)
+    model, cache = Llama(TINY, "cpu", seed=3), _cache("paged_16")
     model.prefill(PROMPTS, cache)
     before = model.decode(NEXT, AT, cache)
     model.fuse()
