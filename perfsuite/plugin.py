@@ -469,32 +469,33 @@ class PerfSession:
         self, terminalreporter: pytest.TerminalReporter
     ) -> Generator[None, object, object]:
         """Sum up behind all that pytest has to say: the last screen is what is read first."""
-        stats, groups = terminalreporter.stats, dict[str, Any]()
+        stats, told = terminalreporter.stats, list[str]()
         whole = {kind: stats[kind] for kind in stats.keys() & {"failed", "error"}}
-        for kind, reports in whole.items():  # of failures that are alike pytest tells the first
-            for one in reports:
-                account = self.reported.get(one.nodeid)
-                groups.setdefault((account and account.group) or one.nodeid, one)
-            stats[kind] = [one for one in reports if one in groups.values()]
+        if self.closing and self.outcome:
+            told = self.outcome.steps.take("no summary", lambda: list(self._summary()), told)
+        # The summary tells what failed, once; with -r somebody asks for pytest's own list.
+        for kind, reports in whole.items() if told and not self.config.option.reportchars else ():
+            stats[kind] = [one for one in reports if one.nodeid not in self.reported]
         done = yield
         stats.update(whole)
-        if self.interrupted and (told := self._interrupted()):
-            terminalreporter.write_line(told)
+        if self.interrupted and (resuming := self._interrupted()):
+            terminalreporter.write_line(resuming)
         if self.closing and self.outcome:
-            self._tell(terminalreporter, self.closing, self.outcome.steps)
+            self._tell(terminalreporter, self.closing, self.outcome.steps, told)
         return done
 
-    def _tell(self, reporter: pytest.TerminalReporter, closing: Closing, steps: Steps) -> None:
+    def _tell(
+        self, reporter: pytest.TerminalReporter, closing: Closing, steps: Steps, told: list[str]
+    ) -> None:
         from perfsuite.boundary import PAGE_CHARACTERS
         from perfsuite.report.terminal import plain
 
-        short: list[str] = steps.take("no summary", lambda: list(self._summary()), [])
         if steps.tracebacks:
             reporter.write_sep("-", "perfsuite: what failed after the measuring")
         for text in steps.tracebacks:
             reporter.write_line(plain(text, most=PAGE_CHARACTERS))
         reporter.write_sep("=", "perfsuite")
-        for line in (*short, *map(plain, (*closing.lines, *steps.notes)), *closing.annotations):
+        for line in (*told, *map(plain, (*closing.lines, *steps.notes)), *closing.annotations):
             reporter.write_line(line)
         if self.session and not steps.are_done and not self.session.exitstatus:
             self.session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -502,7 +503,7 @@ class PerfSession:
     def _summary(self) -> Iterator[str]:
         from perfsuite.report.terminal import summary
 
-        if self.closing and self.run_view:
+        if self.run_view:
             width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
             is_verbose = self.config.option.verbose > 0
             yield from summary(self.run_view, is_verbose=is_verbose, width=width)

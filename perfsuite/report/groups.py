@@ -230,7 +230,8 @@ def _beside(run_view: RunView, moved: Group) -> Iterator[Step]:
     run, base = run_view.run, run_view.bases[0][0] if run_view.bases else ""
     is_known = bool(base) and "-" not in base  # a tree that was changed is in no commit
     old, now, file = view.commit(base), view.commit(run.commit), moved.first.variant.case.file
-    if is_known and not (run.against or moved.first.is_paired):
+    is_beside = run.against or (moved.first.verdict and moved.first.verdict.in_turns)
+    if is_known and not is_beside:
         told = f"measure {moved.alike.name} now and at its baseline's commit, alternating"
         yield Step(told, f"{moved.command} --perf-against={old}")
     if is_known and "/" in file and old != now:

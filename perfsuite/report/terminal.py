@@ -52,8 +52,7 @@ class Account:
     """What one pytest item reports; ``properties`` are JUnit's, of plain types.
 
     What ended without a result, or was not measured at the revision that was asked for, is an
-    error: ``is_error``. ``told`` is its outcome in a few words; of those of a ``group`` it is
-    enough to tell one.
+    error: ``is_error``. ``told`` is its outcome in a few words.
     """
 
     fails: bool = False
@@ -61,21 +60,18 @@ class Account:
     skipped: bool = False
     text: str = ""
     told: str = ""
-    group: str = ""
     properties: tuple[Property, ...] = ()
 
 
 def accounts_of(run_view: RunView, config: Config) -> Mapping[str, Account]:
     """Return the account of every variant and claim of a run, by id."""
     bare, texts = bare_accounts(run_view.run, config), _texts()
-    groups = {one.id: group for group in groups_of(run_view) for one in group.views}
     found = {}
     for one in run_view.variants:
         known = bare.get(one.id, Account(skipped=True))
         is_error = known.is_error or one.unmeasured is not None
         skipped = known.skipped and not is_error
-        group = groups.get(one.id)
-        text = plain(one.reason) if skipped else str(texts.variant(one, group))
+        text = plain(one.reason) if skipped else str(texts.variant(one))
         spent = ("perf_wall_s", sum((each.wall_s for each in one.results), 0.0))
         found[one.id] = Account(
             fails=known.fails or is_error,
@@ -83,7 +79,6 @@ def accounts_of(run_view: RunView, config: Config) -> Mapping[str, Account]:
             skipped=skipped,
             text=text,
             told=plain(one.told),
-            group=group.alike.name if group else "",
             properties=(*properties(one.last, one.verdict), spent),
         )
     tier = f"--perf-tier {config.tier} " if config.tier != "smoke" else ""
