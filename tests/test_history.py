@@ -395,7 +395,7 @@ def project(tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 def test_commands_say_what_is_known(perfsuite: Command) -> None:
-    level = "2026-01-26 02:00 UTC: level shifted by +2.97 % (300.0 us to 308.9 us"
+    level = "2026-01-26 02:00 UTC: level shifted by +3.0 % (300.0 us to 308.9 us"
     commits = f"{24:012x}..{25:012x}"
     more = "also known, with --metric: cycles, peak_bytes"
     title = f"{COPY}: time_us on nvidia-h200 (paced)"
@@ -604,7 +604,7 @@ def test_the_page_of_trends_is_read_without_scripts_and_loads_nothing(tmp_path: 
     names = re.findall(r'class="id">([^<]+)<', page)
     assert names == ["late", "quiet", "a.b[n=1]", "quiet", "gone"]  # one with its cycles
     row = page.split("<details")[2].partition("</details>")[0]
-    told = ("+3.00", "since 2026-11-04", "aaa..bbb", "1 run left out", "<polyline", "worse")
+    told = ("+3.0", "since 2026-11-04", "aaa..bbb", "1 run left out", "<polyline", "worse")
     assert not [each for each in told if each not in row]
     assert '<b class="better">' in page
     tags = Reader(page)

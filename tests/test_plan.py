@@ -12,12 +12,7 @@ from store_data import variant
 from perfsuite import Need, arch, cuda, feature, gpus, package
 from perfsuite.boundary import UsageError
 from perfsuite.model import DeviceFacts, Scalar, Variant, variant_id
-from perfsuite.packs.select import (
-    is_installed,
-    missing_need,
-    order,
-    select,
-)
+from perfsuite.packs.select import is_installed, missing_need, order, select
 
 H200 = DeviceFacts(
     device="cuda",
@@ -44,7 +39,7 @@ VARIANTS = (
     bound("copy", n=2**20, impl="torch"),
     bound("copy", n=2**20, impl="triton"),
     bound("compute.gemm", m=64, fused=True),
-    bound("compute.softmax", n=0.5, dtype="1e3"),
+    bound("compute.softmax", n=0.5, dtype="1e3", impl="memory.fast"),
 )
 
 
@@ -52,7 +47,7 @@ VARIANTS = (
     ("text", "chosen"),
     [
         ("impl=triton", [2]),
-        ("impl!=triton", [0, 1]),
+        ("impl!=triton", [0, 1, 4]),
         ("n>=1e6", [1, 2]),
         ("n<=1024", [0, 4]),
         ("n<1024", [4]),
@@ -73,6 +68,7 @@ VARIANTS = (
         ("gemm or 1024 torch and 1048576", [0, 1, 3]),
         ("memory.copy[*,impl=tor*", [0, 1]),
         ("*.gemm*", [3]),
+        ("memory.*", [0, 1, 2]),
     ],
 )
 def test_a_selection_takes(text: str, chosen: list[int]) -> None:

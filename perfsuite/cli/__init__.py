@@ -147,7 +147,8 @@ def doctor(
     say_baselines(units[0], with_baselines(project, baselines).baseline_roots)
     reasons = Counter(missing_need(variant, units[0]) for variant in project.variants)
     runnable = reasons.pop("", 0)
-    say(f"Tier {tier.value}: {runnable} of {len(project.variants)} variants can run here")
+    told = f"Tier {tier.value}: {runnable} of {len(project.variants)} variants can run here"
+    say(told if project.variants else "No variant was found: perfsuite new-pack NAME writes a pack")
     if reasons:
         rows = ((str(count), reason) for reason, count in reasons.most_common())
         say_table("Skipped", ("variants", "because it"), rows)

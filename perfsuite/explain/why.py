@@ -319,7 +319,7 @@ def _parts(explanation: Explanation) -> Iterator[str]:
         elif explanation.same_artefact is False:
             yield "the compiled code differs from the baseline's"
         if explanation.is_fine:
-            yield "no kernel's time moved by more than the noise of a trace"
+            yield "in its trace no kernel became slower or faster"
     if explanation.environment and not is_clock:
         named = [_fact_words(fact) for fact in explanation.environment]
         yield f"what else differs: {_cut(named, MOST_DIFFERENCES)}"

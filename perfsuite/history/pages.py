@@ -279,11 +279,9 @@ def _events(series: Series, shown: Sequence[Point]) -> list[tuple[str, str, tupl
 
 def shift(moved: ChangePoint, unit: str) -> str:
     """Return by how much a level shifted, with the p value."""
-    # A tenth of the shift is the last digit that says something of it.
-    tenth = abs(moved.change) / 10
-    noise = tenth if 0 < abs(moved.change) < 1 else None
-    levels = " to ".join(view.amount(each, unit, noise) for each in (moved.before, moved.after))
-    by = view.percent(moved.change, half_width=tenth) if moved.before else levels
+    was, now, by = view.beside(moved.before, moved.after, unit)
+    levels = f"{was} to {now}"
+    by = by if moved.before else levels
     other = "; measured on another card from here on" if moved.is_other_unit else ""
     return f"{by} ({levels}, p {moved.p_value:.1g}){other}"
 

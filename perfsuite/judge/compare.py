@@ -19,7 +19,7 @@ from perfsuite.model import (
     TIME,
     BaselineEntry,
     BaselineMetric,
-    Budget,
+    CaseInfo,
     Change,
     CoreMetric,
     DeviceFacts,
@@ -27,6 +27,7 @@ from perfsuite.model import (
     Reason,
     Regime,
     Result,
+    Scalar,
     Variant,
     VariantRun,
     Word,
@@ -431,19 +432,16 @@ def _worsening(metric: BaselineMetric, value: float) -> float:
     return -change if metric.better == "higher" else change
 
 
-def over_budget(budgets: Sequence[Budget], result: Result) -> Reason | None:
+def over_budget(case: CaseInfo, result: Result) -> Reason | None:
     """Return the first budget that the centre of the processes exceeds."""
-    for budget in budgets:
+    for budget in case.budgets:
         exact = [e.exact[budget.metric] for e in result.evidence if budget.metric in e.exact]
         noisy = [process.samples(budget.metric) for process in result.evidence]
         values = exact or [stats.estimate(blocks) for blocks in noisy if any(blocks)]
         now = stats.hodges_lehmann(values) if values else -math.inf
         if now > budget.most:
-            return because(
-                "over_budget",
-                metric=budget.metric,
-                now=now,
-                most=budget.most,
-                why=budget.reason or "no reason is given",
-            )
+            unit, why = metrics_by_name(case.metrics)[budget.metric].unit, budget.reason
+            known: dict[str, Scalar] = {"now": now, "most": budget.most, "unit": unit}
+            why = why or "no reason is given"
+            return because("over_budget", metric=budget.metric, why=why, **known)
     return None

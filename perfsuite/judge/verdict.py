@@ -135,7 +135,7 @@ def _draft(one: VariantRun, result: Result, grounds: Grounds) -> Draft:
     bare = Draft(one=one, result=result, word=Word.UNCLEAR)
     if is_timed and not values_of(result):
         return replace(bare, reasons=(because("no_samples"),))
-    budget = over_budget(case.budgets, result)
+    budget = over_budget(case, result)
     reasons = [budget] if budget else []
     unrelated = _unrelated(one, result, grounds.facts)
     if unrelated or entry is None:
@@ -252,11 +252,11 @@ def _reasons(shift: Shift, *, is_pair: bool) -> list[Reason]:
     """Return what moved, how surely, what the limit was and what both clocks did."""
     is_time, word, change = shift.metric is TIME, shift.word, shift.change
     time, clock = change.time_change, change.clock_change
-    found = []
+    found, ends = [], {"low": change.low, "high": change.high}
     if is_time and shift.has_clock:
         kind = "code_is_same" if word.stayed and abs(time) > change.threshold else "clocks"
         kind = kind if abs(clock) >= LIMITS["paced"].threshold else "time"
-        found.append(because(kind, time=time, clock=clock))
+        found.append(because(kind, time=time, clock=clock, **ends))
     interval = because(
         "interval",
         metric=change.metric,
@@ -267,8 +267,7 @@ def _reasons(shift: Shift, *, is_pair: bool) -> list[Reason]:
         before=change.baseline,
         now=change.current,
         theta=change.theta,
-        low=change.low,
-        high=change.high,
+        **ends,
         level=shift.level,
         limit=change.gate if word.stayed else change.threshold,
     )

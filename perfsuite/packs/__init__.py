@@ -2,5 +2,6 @@
 
 # One grammar, wherever variants are chosen.
 GRAMMAR = (
-    "ids, patterns ('memory.*'), words ('stream and not cuda') or conditions ('impl=triton,n>=1e6')"
+    "ids, patterns of ids ('memory.*'), words ('stream and not cuda') "
+    "or conditions ('impl=triton,n>=1e6')"
 )

@@ -69,15 +69,17 @@ class Term(NamedTuple):
 
 
 class Word(NamedTuple):
-    """A pack, case, id or value of an axis, or a pattern of one; ``is_wanted`` or not."""
+    """A pack, case, id or value of an axis, or a pattern of a whole id; ``is_wanted`` or not."""
 
     text: str
     is_wanted: bool = True
 
     def accepts(self, name: str, _tags: Sequence[str]) -> bool:
         """Say whether it names the variant of this id. Brackets are no choice of letters."""
+        # The values of some axes are ids of their own: a kernel of another pack's.
+        named = (name, name.partition("[")[0]) if {*"*?"} & {*self.text} else _called(name)
         pattern = self.text.replace("[", "[[]")
-        return any(fnmatchcase(each, pattern) for each in _called(name)) is self.is_wanted
+        return any(fnmatchcase(each, pattern) for each in named) is self.is_wanted
 
 
 @dataclass(frozen=True, slots=True)

@@ -293,16 +293,16 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
             told += [one.metric for one in case.budgets] + [one.name for one in case.metrics]
             for name in (*told, *found):
                 if one := found.get(name):
-                    before = view.amount(one.baseline, one.unit)
-                    moved = view.moved(one.baseline, one.value)
-                    return Compared(name, before, view.amount(one.value, one.unit), moved)
-        before, moved = view.time(self.baseline(), digits, like=now), view.change(self.change)
-        reasons = self.verdict.reasons if self.verdict else ()
-        if self.change and any(each.kind == "clock_lost" for each in reasons):
+                    return Compared(name, *view.beside(one.baseline, one.value, one.unit))
+        if self.change is None or self.verdict is None:
+            before = view.time(self.baseline(), digits, like=now)
+            return Compared("", before, view.time(now, digits), view.NOTHING)
+        before, shown, moved = view.judged(self.change)
+        if any(each.kind == "clock_lost" for each in self.verdict.reasons):
             # No number of the code's: that is what is not known.
             time, clock = self.change.time_change, self.change.clock_change
             moved = f"time {view.log_change(time)}, cycles {view.log_change(time + clock)}"
-        return Compared("", before, view.time(now, digits), moved)
+        return Compared("", before, shown, moved)
 
     @property
     def told(self) -> str:
@@ -310,7 +310,7 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
         found = [self.mark.word]
         if self.telling and not self.mark.is_quiet:
             is_time = self.telling is self.change
-            change = self.shown.change if is_time else view.change(self.telling)
+            change = self.shown.change if is_time else view.judged(self.telling)[2]
             found.append(change if is_time else f"{change} in {self.telling.metric}")
         if self.now() is not None and self.mark.tone != "fail":
             found.append(self.shown.now)
@@ -453,8 +453,8 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
             else:
                 told += [view.sentence(each) for each in reasons if each.kind in DOUBTS]
                 found, most = self.telling, view.share(self.telling.threshold)
-                told.append(f"the change lies within {view.interval(found.low, found.high)}")
-                told.append(f"that decides nothing against the threshold of {most}")
+                ends = view.interval(found.low, found.high)
+                told.append(f"the change may be anything from {ends}; the threshold is {most}")
         else:
             # What stands last is cut off first.
             explained = self.explanation.text
@@ -680,8 +680,7 @@ class RunView:
         first = view.tallied(ended) or nothing
         if failing:
             total = view.number(sum(number for _, number in failing), 0)
-            told = view.tallied(failing)
-            first = f"{total} of {ran} {'fails' if total == '1' else 'fail'}: {told}"
+            first = f"{total} of {ran} fail{'s' * (total == '1')}: {view.tallied(failing)}"
         elif urgent:
             first = f"{urgent} of {ran}"
         elif self.ran and self.counts["same"] == len(self.ran):
@@ -727,10 +726,8 @@ class RunView:
 
 def skips(views: Iterable[VariantView]) -> list[tuple[str, str, list[str]]]:
     """Return each word and reason for not running with its variants, the commonest first."""
-    groups = grouped(
-        (one for one in views if one.mark.tone == "skip"),
-        lambda one: (one.mark.word, one.reason or "no reason given"),
-    )
+    idle = (one for one in views if one.mark.tone == "skip")
+    groups = grouped(idle, lambda one: (one.mark.word, one.reason or "no reason given"))
     found = [(*key, [one.variant.id for one in group]) for key, group in groups.items()]
     return sorted(found, key=lambda group: (-len(group[2]), group[1]))
 

@@ -7,14 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from perfsuite.model import TIME, Tier, Word
+from perfsuite.model import TIME, Tier
 from perfsuite.report import view
 from perfsuite.report.data import Fact, RunView, VariantView, axes_of, case_of, grouped
-from perfsuite.report.view import Mark
+from perfsuite.report.view import STAYED, Mark
 
 MOST_FACTS = 4
-# A range of changes is read to a tenth of a percent.
-FINEST = 0.005
 # So few variants are selected by name, where no expression takes them alone.
 MOST_NAMED = 4
 # What to do about variants of a word, beside the command that measures them again.
@@ -29,7 +27,6 @@ REMEDIES = {
     "disturbed": "end other work on this device, then measure again",
     "unclear": "measure it in more processes",
 }
-STAYED = {word.value for word in Word if word.stayed}
 
 
 class Alike(NamedTuple):
@@ -106,14 +103,15 @@ class Group(NamedTuple):
     @property
     def size(self) -> str:
         """How much they changed: of one its change, of several the range and the median."""
-        found = sorted(abs(one.telling.theta) for one in self.views if one.telling)
+        known = [one.telling for one in self.views if one.telling]
         # How far a budget is missed is no change.
-        if not found or self.mark.word not in {"environment", "slower", "faster"}:
+        if not known or self.mark.word not in {"environment", "slower", "faster"}:
             return ""
-        low, middle, high = (
-            view.percent(each, half_width=FINEST).removeprefix("+")
-            for each in (found[0], statistics.median(found), found[-1])
-        )
+        if len(known) == 1:
+            return view.judged(known[0])[2].lstrip(f"+{view.MINUS}")
+        found = sorted(abs(each.theta) for each in known)
+        ends = (found[0], statistics.median(found), found[-1])
+        low, middle, high = (view.percent(each).removeprefix("+") for each in ends)
         if low == high:
             return low
         return f"{low.partition(view.SPACE)[0]} to {high} (median {middle})"
@@ -229,14 +227,20 @@ def _beside(run_view: RunView, moved: Group) -> Iterator[Step]:
     """Say how what moved is decided and understood, beside the code that it is compared with."""
     run, base = run_view.run, run_view.bases[0][0] if run_view.bases else ""
     is_known = bool(base) and "-" not in base  # a tree that was changed is in no commit
-    old, now, file = view.commit(base), view.commit(run.commit), moved.first.variant.case.file
-    is_beside = run.against or (moved.first.verdict and moved.first.verdict.in_turns)
-    if is_known and not is_beside:
+    old, now, one = view.commit(base), view.commit(run.commit), moved.first
+    is_exact = one.now() is None or bool(one.telling and one.telling.low == one.telling.high)
+    is_beside = run.against or (one.verdict and one.verdict.in_turns)
+    if is_known and not (is_beside or is_exact):
         told = f"measure {moved.alike.name} now and at its baseline's commit, alternating"
         yield Step(told, f"{moved.command} --perf-against={old}")
-    if is_known and "/" in file and old != now:
+    # What is compiled may be another pack's kernel, whose folder a run without it does not know.
+    files = {each.variant.pack: each.variant.case.file for each in run_view.variants}
+    named = (str(value).partition(".") for value in one.variant.axes.values())
+    packs = (pack for pack, dot, _ in named if dot and pack in {*files, *run.sources})
+    folder, slash, file = files.get(next(packs, one.variant.pack), "").rpartition("/")
+    if is_known and (slash or not file) and old != now:
         shas = [old, *([] if run.is_dirty else [now])]
-        diff = f"git diff {' '.join(shas)} -- {file.rpartition('/')[0]}"
+        diff = f"git diff {' '.join(shas)}{f' -- {folder}' if folder else ''}"
         link = "" if run.is_dirty else view.web(run.remote, base, run.commit)
         yield Step("see what changed in its source", diff, link)
 

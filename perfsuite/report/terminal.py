@@ -141,7 +141,7 @@ def _table(told: Sequence[VariantView], width: int, most: int | None) -> list[Ma
 
 def _row(one: VariantView) -> tuple[str, ...]:
     shown, found = one.shown, one.change
-    is_told = found and shown.change == view.change(found)
+    is_told = found and shown.change == view.judged(found)[2]
     interval = view.interval(found.low, found.high) if found and is_told else ""
     rate = view.amount(one.rates[0].value, one.rates[0].unit) if one.rates else shown.name
     share = f" {view.share(one.share):>5}" if one.share else ""
@@ -219,7 +219,7 @@ class Ticker(Closable):
         bad = result.status not in {Status.OK, Status.SKIPPED}
         left = f", about {view.duration(left_s)} left" if left_s else ""
         if self._task is not None:
-            self._bar.update(self._task, completed=done, total=total, left=left, refresh=True)
+            self._bar.update(self._task, completed=done, total=total, left=left[2:], refresh=True)
         due = done == total or time.monotonic() - self._last > QUIET_S
         if bad or (self._task is None and due):
             self._last = time.monotonic()

@@ -26,12 +26,17 @@ ARROW = "\N{RIGHTWARDS ARROW}"
 # The same in the characters that every terminal and JUnit reader has.
 PLAIN = str.maketrans({SPACE: " ", MINUS: "-", NOTHING: "-", TIMES: "x", MICRO: "u", ARROW: "->"})
 TIME_UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, MICRO + "s"), (1e-3, "ns"))
+COUNTED = {"bytes": (1.0, "B"), "TFLOP/s": (1e12, "FLOP/s")}
 PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 MOST_DIGITS = 6
 UNKNOWN_NOISE_DIGITS = 3
 TWO_DIGITS_UP_TO = 3.55
+# A smaller change is read to a hundredth of a percent, a larger one to a tenth.
+FINE_UP_TO = 0.02
 MINUTE_S = 60
 COMMIT = 12
+
+Value = float | None
 
 
 class Mark(NamedTuple):
@@ -62,6 +67,7 @@ class Mark(NamedTuple):
         return self.tone in {"new", "same"}
 
 
+STAYED = {word.value for word in Word if word.stayed}
 # What needs a reader first.
 TONES = ("fail", "budget", "slower", "unclear", "other", "faster", "new", "same", "skip")
 # Every word, in this order within its tone; those of claims that are no verdict's are among them.
@@ -110,10 +116,10 @@ def places(value: float, noise: float | None) -> int:
     return max(-first, min(_supported(abs(value) * noise), MOST_DIGITS - 1 - first))
 
 
-def number(value: float, decimals: int) -> str:
+def number(value: float, decimals: int, unit: str = "") -> str:
     """Return a number with thousands apart and a real minus sign."""
     text = f"{round(value, decimals):,.{max(decimals, 0)}f}".replace(",", SPACE)
-    return text.replace("-", MINUS)
+    return f"{text.replace('-', MINUS)}{SPACE}{unit}".rstrip(SPACE)
 
 
 def figures(value: float, digits: int) -> str:
@@ -127,64 +133,67 @@ def time(time_us: float | None, noise: float | None, *, like: float | None = Non
     if time_us is None:
         return NOTHING
     factor, symbol = _unit(like if like is not None else time_us, TIME_UNITS)
-    return f"{number(time_us / factor, places(time_us / factor, noise))}{SPACE}{symbol}"
+    return number(time_us / factor, places(time_us / factor, noise), symbol)
 
 
 def amount(value: float | None, unit: str, noise: float | None = None) -> str:
     """Return a value of any metric in its unit; without a noise whole numbers are not cut."""
-    if value is None:
-        return NOTHING
-    if unit == "us":
+    if value is None or unit == "us":
         return time(value, noise)
-    if unit == "bytes":
-        return flow(value, "B")
-    if unit == "TFLOP/s":
-        return flow(1e12 * value, "FLOP/s")
-    # A reciprocal names nothing that is counted.
-    unit = "per second" if unit == "1/s" else unit
-    decimals = places(value, noise)
-    if not noise:
-        decimals = 0 if float(value).is_integer() else max(0, decimals)
-    return f"{number(value, decimals)}{SPACE}{unit}".rstrip(SPACE)
+    factor, symbol = _scale(value, unit)
+    exact = number(value / factor, places(value / factor, noise), symbol)
+    return exact if noise else _rough(value, factor, symbol)
 
 
-def moved(before: float | None, value: float | None) -> str:
-    """Return how far a value that has no interval moved."""
-    if before is None or value is None:
-        return NOTHING
-    if before == value:
-        return "="
-    return percent(value / before - 1) if before else "from none"
+def beside(
+    before: Value, now: Value, unit: str, theta: Value = None, half_width: Value = None
+) -> tuple[str, str, str]:
+    """Return two values and the change between them, to digits by which they add up.
+
+    ``theta`` is the change that was judged, if one was, ``half_width`` that of its interval.
+    """
+    if not before or now is None or (theta is None and before == now):
+        told = NOTHING if before is None or now is None else "=" if before == now else "from none"
+        return amount(before, unit), amount(now, unit), told
+    theta = now / before - 1 if theta is None else theta
+    factor, symbol = _scale(now, unit)
+    finest, told = _decimals(theta, half_width), percent(theta, half_width=half_width)
+    first = math.floor(math.log10(min(abs(before), abs(now) or abs(before)) / factor))
+    is_whole = unit != "us" and factor == 1 and before % 1 == now % 1 == 0
+    least = 0 if is_whole else max(0, (finest if unit == "us" else 0) + 2 - first)
+    # More of them where these would say another change; as few where all do.
+    for decimals in (least, least + 1, least + 2, least):
+        was, became = round(before / factor, decimals), round(now / factor, decimals)
+        if was and _signed(became / was - 1, finest) == _signed(theta, finest):
+            break
+    return number(was, decimals, symbol), number(became, decimals, symbol), told
 
 
 def percent(change: float | None, *, half_width: float | None = None) -> str:
     """Return a relative change in percent with its sign, to the width of its interval."""
-    if change is None:
-        return NOTHING
-    decimals = max(0, min(2, _supported(half_width * 100))) if half_width else 2
-    text = number(abs(change) * 100, decimals)
-    sign = "" if not float(text.replace(SPACE, "")) else "+" if change > 0 else MINUS
-    return f"{sign}{text}{SPACE}%"
+    told = "" if change is None else _signed(change, _decimals(change, half_width))
+    return f"{told}{SPACE}%" if told else NOTHING
 
 
 def interval(low: float, high: float) -> str:
     """Return an interval of a relative change in percent, both ends to the same digit."""
-    half = abs(high - low) / 2
-    ends = [percent(end, half_width=half).removesuffix(f"{SPACE}%") for end in (low, high)]
-    return f"{ends[0]} to {ends[1]}{SPACE}%"
+    decimals = _decimals((low + high) / 2, abs(high - low) / 2)
+    return f"{_signed(low, decimals)} to {_signed(high, decimals)}{SPACE}%"
 
 
-def change(found: Change | None) -> str:
-    """Return a change to the digits that its interval supports."""
-    if found is None:
-        return NOTHING
-    return percent(found.theta, half_width=abs(found.high - found.low) / 2)
+def judged(found: Change) -> tuple[str, str, str]:
+    """Return what a metric was, what it is, and the change that was judged."""
+    return beside(found.baseline, found.current, found.unit, found.theta, half(found))
+
+
+def half(found: Change | None) -> float | None:
+    """Return half the width of a change's interval."""
+    return abs(found.high - found.low) / 2 if found else None
 
 
 def log_change(value: float | None, precise: Change | None = None) -> str:
     """Return a log change as a relative one in percent, to the digits of ``precise``."""
-    half = abs(precise.high - precise.low) / 2 if precise else None
-    return percent(math.expm1(value) if value is not None else None, half_width=half)
+    return percent(math.expm1(value) if value is not None else None, half_width=half(precise))
 
 
 def share(fraction: float | None) -> str:
@@ -194,12 +203,8 @@ def share(fraction: float | None) -> str:
 
 def flow(value: float | None, unit: str) -> str:
     """Return a rate or an amount of any size to three digits, its unit's prefix chosen by it."""
-    if value is None:
-        return NOTHING
-    factor, prefix = _unit(value, PREFIXES)
-    is_whole = not prefix and float(value).is_integer()
-    shown = number(value, 0) if is_whole else figures(value / factor, 3)
-    return f"{shown}{SPACE}{prefix}{unit}".rstrip(SPACE)
+    factor, prefix = _unit(value or 0.0, PREFIXES)
+    return NOTHING if value is None else _rough(value, factor, prefix + unit)
 
 
 def ratio(value: float | None) -> str:
@@ -274,21 +279,38 @@ def _unit(value: float, units: tuple[tuple[float, str], ...]) -> tuple[float, st
     return next((unit for unit in units if abs(value) >= unit[0]), units[-1])
 
 
+def _scale(value: float, unit: str) -> tuple[float, str]:
+    """Return what a value of a metric is divided by, and the unit that it has then."""
+    if unit == "us":
+        return _unit(value, TIME_UNITS)
+    if unit in COUNTED:
+        size, symbol = COUNTED[unit]
+        factor, prefix = _unit(size * value, PREFIXES)
+        return factor / size, prefix + symbol
+    # A reciprocal names nothing that is counted.
+    return 1.0, "per second" if unit == "1/s" else unit
+
+
+def _rough(value: float, factor: float, symbol: str) -> str:
+    is_whole = factor == 1 and float(value).is_integer()
+    return number(value / factor, 0 if is_whole else max(0, places(value / factor, None)), symbol)
+
+
+def _signed(change: float, decimals: int) -> str:
+    text = number(abs(change) * 100, decimals)
+    sign = "" if not float(text.replace(SPACE, "")) else "+" if change > 0 else MINUS
+    return sign + text
+
+
+def _decimals(change: float, half_width: float | None) -> int:
+    most = 2 if abs(change) < FINE_UP_TO else 1
+    return max(0, min(most, _supported(half_width * 100))) if half_width else most
+
+
 def _supported(deviation: float) -> int:
     # The Particle Data Group's rule: a deviation has two digits up to 0.354, else one.
     first = math.floor(math.log10(deviation))
     return -first + (1 if deviation / 10.0**first < TWO_DIGITS_UP_TO else 0)
-
-
-def signed(share: float) -> str:
-    """Return a share of 1 as signed percent, with the digits its size supports."""
-    value = round(100 * share, 2) + 0.0  # no minus zero
-    return f"{value:+.{2 if abs(value) < 1 else 1}f} %"
-
-
-def limit(share: float) -> str:
-    """Return a share of 1 in percent, with three digits, or all that lie before the point."""
-    return f"{100 * share:{'.3g' if share < 1 else '.0f'}} %"
 
 
 # The sentence of each reason, for page, terminal, Markdown, JUnit and verdict.json.
@@ -301,8 +323,9 @@ SENTENCES: Mapping[str, str] = {
     "code_is_same": "time {time:log}, SM clock {clock:log}: the code is the same",
     "counted": "{count:metrics} without noise as before",
     "detectable": "a change of {share:limit} or more would be found",
-    "exact": "{metric} {before:.6g} -> {now:.6g} {unit}",
-    "exact_worse": "{metric} {before:.6g} -> {now:.6g} {unit} ({theta:signed} worse)",
+    "exact": "{metric} {before} -> {now}",
+    "exact_worse": "{metric} {before} -> {now} ({theta:signed} worse)",
+    "interval": "{of} {theta:signed}{worse} ({level:level} interval {ends}{beyond})",
     "lost": "no longer reported: {metrics:list}",
     "lower_clock": "same code, lower clock",
     "more_power": "same code, more power",
@@ -312,7 +335,7 @@ SENTENCES: Mapping[str, str] = {
     "not_judged": "not judged: {error}",
     "other_cards": "no stored number is of this device; numbers of others decide nothing",
     "other_kind": "{text}",
-    "over_budget": "{metric} is {now:.6g}, its budget is {most:.6g} ({why})",
+    "over_budget": "{metric} is {now}, its budget is {before} ({why})",
     "processes": "{now} processes against {before} on the same device",
     "processes_elsewhere": "{now} processes against {before} on another device",
     "regime": "it was timed as {before} and is now timed as {now}",
@@ -331,7 +354,7 @@ SENTENCES: Mapping[str, str] = {
     "no_turns": "not measured beside {code}: {why}",
     "many": "not measured beside the old code: {most} others differ more",
     "not_timed": "same code, not timed against it",
-    "paired": "of {total} that moved {count} were measured beside the old code, and it is the same",
+    "paired": "a sample, {count} of {total} that moved, was measured beside the old code: the same",
     "same_code": "same code as the baseline, {code}, which no number of this device has",
     "too_many": "not measured beside {code}: {most} newer codes were",
     "measured": "{revision} was measured for {count} of {total} variants: {why}; do: {remedy}",
@@ -349,7 +372,7 @@ SENTENCES: Mapping[str, str] = {
     "no_wheel": "the old code is not here: {code}; do: {remedy}",
     "no_build": "the old code, {code}, cannot be built: {why}; do: {remedy}",
     "old_front_door": "the old code, {code}, needs another perfsuite: {why}; do: {remedy}",
-    "worse_than_waived": "worse than what is waived, {theta:+.2%} of {up_to:+.2%} ({issue})",
+    "worse_than_waived": "worse than what is waived, {theta:signed} of {up_to:signed} ({issue})",
     # Claims.
     "decided_by_abba": "decided by {groups} rounds, alternating inside {processes} processes",
     "ended": "{variant} ended {status}: {why}",
@@ -358,45 +381,54 @@ SENTENCES: Mapping[str, str] = {
     "no_abba": "{why}",
     "not_in_run": "{variant} was not part of the run",
     "open_by_abba": "still open after {groups} rounds, alternating inside {processes} processes",
-    "ratio": "{ratio:.3g}x ({level:.0%} interval {low:.3g} to {high:.3g}), {by:g}x claimed",
+    "ratio": "{ratio:x} ({level:level} interval {low:x} to {high:x}), {by:x} claimed",
     "unmet": "{text}",
-    "ratio_of_values": "{ratio:.3g}x: {metric} {than:.6g} -> {now:.6g}, {by:g}x claimed",
-    "values": "{metric} {than:.6g} -> {now:.6g}, {by:g}x claimed",
+    "ratio_of_values": "{ratio:x}: {metric} {than:.6g} -> {now:.6g}, {by:x} claimed",
+    "values": "{metric} {than:.6g} -> {now:.6g}, {by:x} claimed",
 }
-INTERVAL = "{theta:signed}{worse} ({level:limit} interval {low:signed} to {high:signed}"
+# Kinds whose facts are a value before, or allowed, and now.
+PAIRS = {"exact": "before", "exact_worse": "before", "interval": "before", "over_budget": "most"}
 FORMATS: Mapping[str, Callable[[Any], str]] = {
-    "limit": limit,
+    "level": lambda share: f"{100 * share:.4g} %",
+    "limit": share,
     "list": ", ".join,
-    "log": lambda change: signed(math.expm1(change)),
     "metrics": lambda number: count(number, "metric"),
-    "signed": signed,
     "source": lambda source: source or "the baseline",
+    "x": ratio,
 }
+# Kinds whose facts are a value before, or allowed, and now.
+PAIRS = {"exact": "before", "exact_worse": "before", "interval": "before", "over_budget": "most"}
 
 
 class _Words(string.Formatter):
+    half_width: Value = None
+
     def format_field(self, value: Any, format_spec: str) -> str:
+        if format_spec in {"log", "signed"}:
+            change = math.expm1(value) if format_spec == "log" else value
+            return percent(change, half_width=self.half_width).translate(PLAIN)
         known = FORMATS.get(format_spec)
-        return known(value) if known else format(value, format_spec).replace("%", " %")
+        return (known(value) if known else format(value, format_spec)).translate(PLAIN)
 
 
 def sentence(reason: Reason) -> str:
-    """Return what a reason says."""
-    words, facts = _Words(), dict[str, Any](reason.facts)
-    if reason.kind != "interval":
-        return words.vformat(SENTENCES[reason.kind], (), facts).replace("  ", " ").strip()
-    # Of a metric of which more is better the sign says what is worse.
-    facts["worse"] = " worse" if facts["better"] == "higher" else ""
-    found = words.vformat(INTERVAL, (), facts)
-    if facts["word"] != Word.UNCLEAR:
-        has_stayed = any(word.stayed for word in Word if word == facts["word"])
-        inside = "inside the fail limit of" if has_stayed else "threshold"
-        found += f", {inside} {limit(facts['limit'])}"
-    if facts["of"]:
-        return f"{facts['of']} {found})"
-    # The change is not the ratio of these: stray processes count less in it.
-    medians = words.vformat("{before:.6g} and {now:.6g} {unit}", (), facts).strip()
-    return f"{facts['metric']}, medians {medians}: {found})"
+    """Return what a reason says; its changes are told to the width of the interval."""
+    facts: dict[str, Any] = {"unit": "", "theta": None, "low": 0.0, "high": 0.0, **reason.facts}
+    words = _Words()
+    words.half_width = abs(facts["high"] - facts["low"]) / 2
+    if name := PAIRS.get(reason.kind):
+        values = facts[name], facts["now"], facts["unit"], facts["theta"]
+        facts["before"], facts["now"], _ = beside(*values, words.half_width)
+    if reason.kind == "interval":
+        # Of a metric of which more is better the sign says what is worse.
+        facts["worse"] = " worse" if facts["better"] == "higher" else ""
+        facts["ends"] = interval(facts["low"], facts["high"])
+        # The change is not the ratio of these: stray processes count less in it.
+        facts["of"] = facts["of"] or "{metric}, medians {before} and {now}:".format(**facts)
+        limit = "inside the fail limit of" if facts["word"] in STAYED else "threshold"
+        limit = f", {limit} {share(facts['limit'])}"
+        facts["beyond"] = limit if facts["word"] != Word.UNCLEAR else ""
+    return words.vformat(SENTENCES[reason.kind], (), facts).replace("  ", " ").strip()
 
 
 def told(reasons: Iterable[Reason]) -> str:
@@ -411,32 +443,11 @@ def worded(run: Run) -> Run:
     return replace(run.having(verdicts=verdicts), claims=tuple(claims))
 
 
-# Where a run's own wall time goes, in its order. Workers start while others measure, where the
-# device is no CPU.
-PHASES = {
-    "open": "servers and devices",
-    "start": "workers, beside others",
-    "join": "ranks find each other",
-    "build": "cases build, kernels compile",
-    "check": "results against references",
-    "calibrate": "launches per sample",
-    "settle": "until steady",
-    "energy": "joules per launch",
-    "spin": "pauses before samples",
-    "measure": "samples",
-    "recheck": "results after the last sample",
-    "judge": "verdicts",
-    "trace": "kernels of what moved or is new",
-    "turns": "the baseline's code beside this one",
-    "report": "history, packs' hooks, pages",
-    "other": "waits for workers, what failed",
-    "busy": "samples on the device, a part of the above",
-}
 LEAST_S = 0.001
 
 
-def phases_of(run: Run) -> list[tuple[str, float, float, str]]:
-    """Return where a finished run's time went: phase, wall seconds, their share, what it is.
+def phases_of(run: Run) -> list[tuple[str, float, float]]:
+    """Return where a finished run's time went, the most first: phase, wall seconds, their share.
 
     Seconds are of all processes, the share is of the time that the devices were held. ``busy`` is
     when launches of samples ran; those of a revision beside it are another run's.
@@ -448,11 +459,12 @@ def phases_of(run: Run) -> list[tuple[str, float, float, str]]:
     devices = max(1, len({process.unit for process in processes}))
     held_s = devices * (run.wall_s + run.phases_s.get("open", 0.0))
     told = [*(process.phases_s for process in processes), run.phases_s]
-    names = dict.fromkeys([*PHASES, *sorted({name for each in told for name in each})])
+    names = {name for each in told for name in each}
     spent = {name: sum(each.get(name, 0.0) for each in told) for name in names}
     known_s = sum(spent.values())
     if known_s:  # starts lie beside other work: what they hide of the rest is not known
-        spent["other"] = max(0.0, held_s - known_s + spent["start"])
+        spent["other"] = max(0.0, held_s - known_s + spent.get("start", 0.0))
         spent["busy"] = sum(process.busy_s for process in processes)
-    shares = ((name, spent_s, spent_s / (held_s or 1.0)) for name, spent_s in spent.items())
-    return [(*each, PHASES.get(each[0], "")) for each in shares if each[1] >= LEAST_S]
+    most = sorted(((spent_s, name) for name, spent_s in spent.items()), reverse=True)
+    told_of = ((name, spent_s, spent_s / (held_s or 1.0)) for spent_s, name in most)
+    return [each for each in told_of if each[1] >= LEAST_S]

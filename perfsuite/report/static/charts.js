@@ -34,6 +34,8 @@ const charts = (() => {
       ctx.stroke();
       ctx.restore();
     };
+    // Nothing until the mouse is over the chart.
+    const value = (_, y) => (y === null || y === undefined ? "" : y.toPrecision(5));
     const days = (_, ticks) => ticks.map((at) => (Number.isInteger(at) ? label(at)[1].slice(0, 10) : ""));
     return new uPlot(options(place, place.closest(".body") ? 180 : 300, {
       legend: { show: true },
@@ -43,9 +45,9 @@ const charts = (() => {
       axes: [axis({ space: 110, values: days }), axis({ size: 80, label: series.unit === "us" ? "µs" : series.unit })],
       series: [
         { label: "run", value: (_, at) => (at === null ? "" : label(at).slice(0, 3).join(" ")) },
-        { label: "accepted", stroke: colour("before"), width: 6, paths: uPlot.paths.stepped({ align: 1 }), points: { show: false } },
-        { label: series.name, stroke: colour("now"), width: 1.5, spanGaps: true, points: { size: 5 } },
-        { label: "left out", ...dots("soft", 7) },
+        { label: "accepted", value, stroke: colour("before"), width: 6, paths: uPlot.paths.stepped({ align: 1 }), points: { show: false } },
+        { label: series.name, value, stroke: colour("now"), width: 1.5, spanGaps: true, points: { size: 5 } },
+        { label: "left out", value, ...dots("soft", 7) },
       ],
     }), [series.runs, levels, counted, left], place);
   };

@@ -21,7 +21,8 @@ _LARGE: dict[str, Any] = {"dtype": "bf16", "b": 2, "h": 16}
         {**_LARGE, "s": 8192, "d": 128, "impl": ["sdpa", "cudnn"]},
     ],
     full=[
-        {**_LARGE, "s": 1024, "d": [64, 128, 256]},
+        {**_LARGE, "s": 1024, "d": [64, 128]},
+        {**_LARGE, "s": 1024, "d": 256, "impl": ["sdpa", "cudnn"]},
         {**_LARGE, "s": 8192, "d": [64, 128, 256], "impl": ["sdpa", "cudnn"]},
     ],
     needs=[cuda(), arch("sm_80+")],
@@ -46,9 +47,9 @@ def attention_backward(rng: Any, *, dtype: str, b: int, h: int, s: int, d: int, 
     ``sdpa`` is FlashAttention-2's backward pass, ``cudnn`` the vendor's, by the operators that
     autograd calls; both find the scores anew, tile by tile. Keys and values take sums over the
     queries, and queries over the keys: a kernel that walks one way adds the other up in memory.
-    Of 8192 queries ``math`` is not asked: its scores in bf16 are too coarse for gradients that are
-    means over so many keys, and on an H200 it came out wrong. There ``cudnn`` takes 2.54 ms of
-    width 128 (67 % of the tensor cores' rate), ``sdpa`` 4.85.
+    Of 8192 queries or width 256 ``math`` is not asked: its scores in bf16 are too coarse, and
+    single gradients came out wrong on an H200 and an H100. Of 8192 queries of width 128 ``cudnn``
+    takes 2.54 ms there (67 % of the tensor cores' rate), ``sdpa`` 4.85.
     """
     q, k, v, grad = (rng.randn(b, h, s, d, dtype=DTYPES[dtype]) for _ in range(4))
     # Few queries see the last keys, whose gradients are small: a last tile left out must show.
