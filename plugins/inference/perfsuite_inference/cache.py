@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from perfsuite.gpu import torch
+from perfsuite.gpu import compiled, torch
 from perfsuite_inference.model import Shape
 
 
@@ -92,12 +92,18 @@ class PagedCache:
         self.k, self.v = (torch.zeros(sizes, device=table.device, dtype=shape.kind) for _ in "kv")
         self.table, self.block = table, block
         self._kernel = kernel or attend_gathered
-        self._at: Any = None
+        self._find: Any = places
+        self._write: Any = write_tokens
+        self._at: list[Any] = []
         self._lengths: Any = None
 
     def fork(self) -> PagedCache:
         """Return the cache itself: each step writes where the one before it did."""
         return self
+
+    def fuse(self) -> None:
+        """Compile how a token's place is found and written: fewer launches in each layer."""
+        self._find, self._write = compiled(places), compiled(write_tokens)
 
     def store(self, layer: int, k: Any, v: Any, rows: Any) -> None:
         """Keep a prompt's keys and values [b, kv_heads, s, d] in the blocks of these rows."""
@@ -109,17 +115,25 @@ class PagedCache:
 
     def begin(self, positions: Any) -> None:
         """Find once for all layers where this step writes, and how far it sees."""
-        blocks = self.table.gather(1, (positions // self.block)[:, None])[:, 0].long()
-        self._at = blocks, positions % self.block
-        self._lengths = positions + 1
+        *self._at, self._lengths = self._find(self.table, positions, self.block)
 
     def attend(self, layer: int, q: Any, k: Any, v: Any) -> Any:
         """Write k, v [b, kv_heads, d] to their blocks and attend up to them."""
-        keys, values = self.k[layer], self.v[layer]
-        blocks, inside = self._at
-        keys[blocks, :, inside] = k
-        values[blocks, :, inside] = v
-        return self._kernel(q, keys, values, self.table, self._lengths)
+        mine = self.k[layer], self.v[layer]
+        self._write(*mine, *self._at, k, v)
+        return self._kernel(q, *mine, self.table, self._lengths)
+
+
+def places(table: Any, positions: Any, block: int) -> tuple[Any, ...]:
+    """Return each row's block and its place there for a position [b], and how far it then sees."""
+    blocks = table.gather(1, (positions // block)[:, None])[:, 0].long()
+    return blocks, positions % block, positions + 1
+
+
+def write_tokens(keys: Any, values: Any, blocks: Any, inside: Any, k: Any, v: Any) -> None:
+    """Write k, v [b, kv_heads, d] to places ``inside`` [b] of ``blocks`` [b] of a layer's cache."""
+    keys[blocks, :, inside] = k
+    values[blocks, :, inside] = v
 
 
 def attend_row(q: Any, k: Any, v: Any, mask: Any = None) -> Any:

@@ -104,6 +104,7 @@ def decode(ctx: Any, size: str, batch: int, context: int, impl: str) -> Workload
 
         blocks = torch.arange(batch * (context // _BLOCK + 1), device=ctx.device, dtype=torch.int32)
         cache = filled(PagedCache(s, 1 + blocks.view(batch, -1), _BLOCK, attend_paged))
+        cache.fuse()
         model.fuse()
     elif impl != "eager_concat":
         cache = filled(StaticCache(s, batch, context + _ROOM, ctx.device))

@@ -59,11 +59,13 @@ def test_greedy_tokens_and_logits_are_the_reference_s(model: Llama, kind: str) -
 
 def test_fused_pieces_are_traced_whole_and_change_nothing(monkeypatch: Any) -> None:
     whole = partial(torch.compile, backend="eager", fullgraph=True, dynamic=False)
-    monkeypatch.setattr("perfsuite_inference.model.compiled", whole)
+    for module in ("model", "cache"):
+        monkeypatch.setattr(f"perfsuite_inference.{module}.compiled", whole)
     model, cache = Llama(TINY, "cpu", seed=3), _cache("paged_16")
     model.prefill(PROMPTS, cache)
     before = model.decode(NEXT, AT, cache)
     model.fuse()
+    cache.fuse()
     assert torch.equal(model.decode(NEXT, AT, cache), before)
 
 
