@@ -28,7 +28,6 @@ from perfsuite.devices.peaks import (
 )
 from perfsuite.model import BaselineEntry, BaselineMetric, Pack, Tier, Work
 from perfsuite.packs.find import packs_at
-from perfsuite.report.data import rates_of
 from perfsuite.report.files import write_report
 from perfsuite.run.accept import accept
 from perfsuite.run.config import Config
@@ -117,7 +116,7 @@ def test_gpu_count_does_not_change_the_peaks_and_a_slice_has_none() -> None:
 
 
 def test_rates_have_units_and_leave_out_what_is_not_stated() -> None:
-    found = roofline.rates(GEMM, 1400.0)
+    found = roofline.rates(GEMM, 1400.0, GENERIC)
     assert found.keys() == {"gb_per_s", "tflop_per_s"}
     rate, unit = found["tflop_per_s"]
     assert (round(rate), unit) == (785, "TFLOP/s")
@@ -197,12 +196,12 @@ def test_kernels_in_a_row_are_held_against_what_starts_them(packs: Sequence[Pack
     graph = replace(chain, start="graph_node")
     assert efficiency(chain, found, 160.0) == pytest.approx(0.8)
     assert efficiency(graph, found, 160.0) == pytest.approx(0.4)
-    (rate, *_) = rates_of(graph, found, 160.0)
-    assert rate.unit == "kernels/ms"
-    assert rate.value == pytest.approx(400.0)
+    (value, unit), *_ = roofline.rates(graph, 160.0, found).values()
+    assert (round(value), unit) == (400, "kernels/ms")
     # Not where nothing is known of starts, nor where the bytes take longer.
     assert efficiency(graph, H200, 160.0) == pytest.approx(2.3e-5, rel=0.1)
-    assert rates_of(replace(graph, read_bytes=2**30), found, 300.0)[0].unit == "GB/s"
+    (_, unit), *_ = roofline.rates(replace(graph, read_bytes=2**30), 300.0, found).values()
+    assert unit == "GB/s"
     # What holds a launch up for its noise is another question.
     assert work_class(graph, found, 64.0) == "unknown"
 

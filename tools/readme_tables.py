@@ -15,11 +15,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from perfsuite.devices.peaks import GENERIC, Peaks, efficiency, peaks_of, with_measured
+from perfsuite.devices.peaks import GENERIC, Peaks, efficiency, peaks_of, rates, with_measured
 from perfsuite.model import BaselineEntry, Pack, Tier, Variant
 from perfsuite.packs.find import discover
 from perfsuite.report import view
-from perfsuite.report.data import rates_of
 from perfsuite.report.terminal import plain
 from perfsuite.store.baselines import Baselines, read_sku, skus_in
 from perfsuite.workers.catalogue import load_catalogue
@@ -161,9 +160,10 @@ class _Figures:
 
     def _one(self, variant: Variant, common: Mapping[str, object]) -> str:
         time_us = self._time(variant)
-        work, rates = variant.work, rates_of(variant.work, self.peaks, time_us)
-        told = [view.amount(one.value, one.unit) for one in rates[:1]]
-        share = efficiency(work, self.peaks, time_us) if rates and work and time_us else None
+        work, told, share = variant.work, list[str](), None
+        if work and time_us and (found := [*rates(work, time_us, self.peaks).values()]):
+            told.append(view.amount(*found[0]))
+            share = efficiency(work, self.peaks, time_us)
         told += [view.share(share)] if share is not None else []
         kind = f"`{variant.axes['impl']}` " if "impl" in variant.axes else ""
         own = _axes(axis for axis in variant.axes.items() if axis[0] not in common)

@@ -117,14 +117,19 @@ def class_of(variant: Variant, slug: str, time_us: float) -> str:
     return COLLECTIVE if variant.is_gang else work_class(variant.work, peaks_of(slug), time_us)
 
 
-def rates(work: Work, time_us: float) -> dict[str, tuple[float, str]]:
-    """Return bytes, operations and kernels per time with their units, where a launch has any."""
+def rates(work: Work, time_us: float, peaks: Peaks) -> dict[str, tuple[float, str]]:
+    """Return operations, bytes and kernels per time with their units, what limits a launch first.
+
+    What it has none of is left out.
+    """
     found = {
-        "gb_per_s": (work.bytes / time_us / 1e3, "GB/s"),
         "tflop_per_s": (work.flops / time_us / 1e6, "TFLOP/s"),
+        "gb_per_s": (work.bytes / time_us / 1e3, "GB/s"),
         "kernels_per_ms": (1e3 * work.kernels / time_us, "kernels/ms"),
     }
-    return {name: rate for name, rate in found.items() if rate[0]}
+    limits = dict(zip(found, limits_us(work, peaks), strict=True))
+    order = sorted(found, key=limits.__getitem__, reverse=True)
+    return {name: found[name] for name in order if found[name][0]}
 
 
 # What a ceiling is of.

@@ -276,7 +276,10 @@ def _clock(change: Change, before: SideView, now: SideView) -> Clock | None:
 
 def explained(explanation: Explanation) -> Explained:
     """Return why it changed in a sentence, and as facts; nothing if unknown."""
-    return Explained(headline(explanation), tuple(_facts(explanation)))
+    share = None
+    if explanation.change_us and explanation.rest_us is not None and not explanation.is_clock:
+        share = 1 - explanation.rest_us / explanation.change_us
+    return Explained(headline(explanation), tuple(_facts(explanation)), share)
 
 
 def headline(explanation: Explanation) -> str:
@@ -378,10 +381,8 @@ def _between(explanation: Explanation) -> str:
     rest_us, change_us = explanation.rest_us or 0.0, explanation.change_us or 1.0
     rest, share = signed(rest_us), view.share(rest_us / change_us)
     if recompiled := explanation.recompiled:
-        return (
-            f"{_cause(recompiled[0])}; the other {rest} ({share}) are not in the trace, "
-            "which runs launches one by one"
-        )
+        told = [] if recompiled[0] in explanation.causes else [_cause(recompiled[0])]
+        return "; ".join([*told, f"the trace does not explain the other {rest} ({share})"])
     if rest_us / change_us > MOST_SHARE:
         kernels = signed(change_us - rest_us)
         return f"traced, its kernels moved by {kernels}, which does not explain {signed(change_us)}"
@@ -413,7 +414,9 @@ def _code_facts(code: CodeChange | None) -> list[Fact]:
 
 
 def _spelled(name: str) -> str:
-    return re.sub("(.+) width", r"bytes of a \1", name.replace("_", " "))
+    # What is counted in the code says nothing of how often it runs.
+    place = " in the code" if name.startswith(("global", "shared")) else ""
+    return re.sub("(.+) width", r"mean bytes of a \1", name.replace("_", " ")) + place
 
 
 def _fact_words(fact: Fact) -> str:

@@ -42,7 +42,6 @@ from perfsuite.model import (
     TracedKernel,
     VariantRun,
     Word,
-    Work,
     metrics_by_name,
 )
 from perfsuite.report import view
@@ -51,7 +50,7 @@ from perfsuite.stats import estimate, pooled
 
 # Without these options of the run a variant is not there, or is another.
 KEPT = {"--perf-packs", "--perf-device", "--perf-processes"}
-KEPT_SETTINGS = {"perf_seed", "perf_repo", "perf_against_build"}
+KEPT_SETTINGS = {"perf_seed", "perf_repo", "perf_against_build", "perf_baselines"}
 
 TIME, CYCLES = CLOCKS
 # A browser has to hold the whole page: above so many variants quiet ones are a row alone, and only
@@ -91,10 +90,14 @@ def axes_of(variant: str) -> list[str]:
 
 
 class Explained(NamedTuple):
-    """What a change is made of: in a sentence, and as facts, which other variants may share."""
+    """What a change is made of: in a sentence, and as facts, which other variants may share.
+
+    ``share`` is how much of the change its traced kernels explain, None where nothing is known.
+    """
 
     text: str = ""
     facts: tuple[Fact, ...] = ()
+    share: float | None = None
 
 
 class Compared(NamedTuple):
@@ -309,9 +312,8 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
         """How it ended in a few words: its mark, the change that it is about, its time."""
         found = [self.mark.word]
         if self.telling and not self.mark.is_quiet:
-            is_time = self.telling is self.change
-            change = self.shown.change if is_time else view.judged(self.telling)[2]
-            found.append(change if is_time else f"{change} in {self.telling.metric}")
+            other = f"{view.judged(self.telling)[2]} in {self.telling.metric}"
+            found.append(self.shown.change if self.telling is self.change else other)
         if self.now() is not None and self.mark.tone != "fail":
             found.append(self.shown.now)
         return f"{found[0]} {', '.join(found[1:])}".strip()
@@ -319,7 +321,14 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
     @cached_property
     def rates(self) -> list[Measured]:
         """The rates of a launch's work, that of what limits it first."""
-        return rates_of(self.variant.work, self.peaks, self.now(), self.baseline())
+        work, now, before = self.variant.work, self.now(), self.baseline()
+        if work is None or not now:
+            return []
+        old = roofline.rates(work, before, self.peaks) if before else {}
+        return [
+            Measured(name, unit, "", value, old[name][0] if name in old else None)
+            for name, (value, unit) in roofline.rates(work, now, self.peaks).items()
+        ]
 
     @cached_property
     def share(self) -> float | None:
@@ -509,22 +518,6 @@ def middle(evidence: Evidence, metric: str) -> float | None:
     return estimate(blocks) if any(blocks) else None
 
 
-def rates_of(
-    work: Work | None, peaks: Peaks, now: float | None, before: float | None = None
-) -> list[Measured]:
-    """Return the rates of launches of these times by the case's formula, what limits them first."""
-    if work is None or not now:
-        return []
-    names = ("tflop_per_s", "gb_per_s", "kernels_per_ms")
-    limits_us = dict(zip(names, roofline.limits_us(work, peaks), strict=True))
-    old = roofline.rates(work, before) if before else {}
-    found = []
-    for name, (value, unit) in roofline.rates(work, now).items():
-        was = old[name][0] if name in old else None
-        found.append(Measured(name=name, unit=unit, better="", value=value, baseline=was))
-    return sorted(found, key=lambda one: (-limits_us[one.name], one.name != "tflop_per_s"))
-
-
 def everything(device: DeviceFacts) -> dict[str, str]:
     """Return all facts of a device by name."""
     return {**device.identity, **device.state, **device.environment}
@@ -628,12 +621,11 @@ class RunView:
     @property
     def chapters(self) -> Mapping[str, Mapping[tuple[str, str], list[ClaimView]]]:
         """The claims by pack, then by name and source; what needs a reader is always first."""
-
-        def title(one: ClaimView) -> tuple[str, str]:
-            return one.instance.name.replace("_", " "), one.verdict.source
-
         packs = grouped(self.claims, lambda one: one.instance.pack)
-        return {pack: grouped(claims, title) for pack, claims in packs.items()}
+        return {
+            pack: grouped(claims, lambda one: (one.instance.name, one.verdict.source))
+            for pack, claims in packs.items()
+        }
 
     @property
     def broken(self) -> list[ClaimView]:

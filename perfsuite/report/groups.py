@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -93,7 +94,7 @@ class Group(NamedTuple):
     def failing(self) -> str:
         """How many of them fail the run, where one does."""
         count = sum(one.fails for one in self.views)
-        return "" if not count else "fails" if len(self.views) == 1 else f"{count} fail"
+        return f"{count} fail" if count and len(self.views) > 1 else "fails" * count
 
     @property
     def remedy(self) -> str:
@@ -112,9 +113,8 @@ class Group(NamedTuple):
         found = sorted(abs(each.theta) for each in known)
         ends = (found[0], statistics.median(found), found[-1])
         low, middle, high = (view.percent(each).removeprefix("+") for each in ends)
-        if low == high:
-            return low
-        return f"{low.partition(view.SPACE)[0]} to {high} (median {middle})"
+        told = f"{low.partition(view.SPACE)[0]} to {high} (median {middle})"
+        return low if low == high else told
 
     @property
     def outcome(self) -> str:
@@ -135,7 +135,10 @@ class Group(NamedTuple):
         if len(self.views) == 1:
             return self.first.cause
         if facts := list(common([one.explanation.facts for one in self.views])):
-            return ", ".join(facts[:MOST_FACTS])
+            shares = sorted(one.explanation.share or 0.0 for one in self.views)
+            ends = dict.fromkeys(view.share(min(1.0, max(0.0, shares[at]))) for at in (0, -1))
+            part = f"traced kernels explain {' to '.join(ends)} of the change"
+            return f"{', '.join(facts[:MOST_FACTS])}; {part}"
         reasons = {one.cause for one in self.views}
         cause = self.first.cause
         return f"{self.first.id}: {cause}" if cause and len(reasons) > 1 else cause
@@ -211,13 +214,13 @@ class Step(NamedTuple):
 
 def advice(run_view: RunView) -> Iterator[Step]:
     """Yield what to do next, as page and terminal tell it."""
-    run, words = run_view.run, run_view.counts
+    run = run_view.run
     loud = [one for one in groups_of(run_view) if not one.mark.is_quiet]
     bad = [one for one in loud if one.mark.tone == "fail"]
     moved = [m for m in loud if m.mark.is_urgent and m.mark.word != "disturbed" and m not in bad]
     if moved:
         yield from _beside(run_view, min(moved, key=lambda one: one.mark.word != "slower"))
-    if not (run.against or bad or words["disturbed"]):
+    if not (run.against or bad or run_view.counts["disturbed"]):
         yield from _accepted(run_view, {one.mark.tone for one in loud})
     if run_view.broken:
         yield Step("read which claims no longer hold, then measure again", run.command, "#claims")
@@ -228,6 +231,9 @@ def _beside(run_view: RunView, moved: Group) -> Iterator[Step]:
     run, base = run_view.run, run_view.bases[0][0] if run_view.bases else ""
     is_known = bool(base) and "-" not in base  # a tree that was changed is in no commit
     old, now, one = view.commit(base), view.commit(run.commit), moved.first
+    if moved.mark.word == "slower":
+        why = f"perfsuite why {shlex.quote(one.id)} --run {run.id}"
+        yield Step("find the cause: see what changed in its code", why, f"#{one.anchor}")
     is_exact = one.now() is None or bool(one.telling and one.telling.low == one.telling.high)
     is_beside = run.against or (one.verdict and one.verdict.in_turns)
     if is_known and not (is_beside or is_exact):
@@ -252,6 +258,6 @@ def _accepted(run_view: RunView, tones: set[str]) -> Iterator[Step]:
     if words["new"] and words["new"] == len(run_view.ran):
         yield Step("run again to compare with this run, or accept it", accept)
     elif tones - {"unclear", "faster"}:
-        yield Step("if the change is intended, accept the new numbers; else find the cause", accept)
+        yield Step("only if the change is intended, accept the new numbers", accept)
     elif words["new"] or words["faster"]:
         yield Step("to keep what is new or faster as the baseline, accept it", accept)
