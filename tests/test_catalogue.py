@@ -94,21 +94,9 @@ FULL = [*NIGHTLY, "[n=30,impl=a]", "[n=30,impl=b]"]
 
 
 def test_a_tier_contains_those_before_it(tmp_path: Path) -> None:
-    texts = {
-        "plain": COPY,
-        "waits": COPY.replace("only=lambda", "waits=lambda n, impl: impl == 'b', only=lambda"),
-        "late": COPY.replace("only=lambda", "full_only=[{'n': [1, 20]}], only=lambda", 1),
-    }
-    smoke, nightly, full = (
-        {name: one(tmp_path, text, tier) for name, text in texts.items()} for tier in Tier
-    )
-    found = [[sorted(tiers(pack)) for pack in each.values()] for each in (smoke, nightly, full)]
-    assert found[0] == [SMOKE, SMOKE[:1], []]
-    assert found[1] == [sorted(NIGHTLY), sorted(NIGHTLY), NIGHTLY[2:4]]
-    assert found[2] == [sorted(FULL)] * 3
-    assert [*tiers(full["plain"]).values()] == ["smoke"] * 2 + ["nightly"] * 3 + ["full"] * 2
-    assert [*tiers(nightly["waits"]).values()] == ["smoke"] + ["nightly"] * 4
-    assert sorted(tiers(full["late"]).values()) == ["full"] * 5 + ["nightly"] * 2
+    found = [tiers(one(tmp_path, COPY, tier)) for tier in Tier]
+    assert [*map(sorted, found)] == [SMOKE, sorted(NIGHTLY), sorted(FULL)]
+    assert [*found[2].values()] == ["smoke"] * 2 + ["nightly"] * 3 + ["full"] * 2
 
 
 def test_a_variant_carries_its_case_and_a_claim_its_variants(tmp_path: Path) -> None:
@@ -135,10 +123,6 @@ def test_a_variant_carries_its_case_and_a_claim_its_variants(tmp_path: Path) -> 
     assert list(map(repr, values)) == ["3", "2.5", "True", "'x'"]
 
 
-def full_only(value: str) -> str:
-    return COPY.replace("only=lambda", f"full_only={value}, only=lambda", 1)
-
-
 DEVICE = """
 import perfsuite
 
@@ -152,6 +136,7 @@ OWN = "perfsuite.Accelerator(name='odd', opens='bad:opened', units=('one',))"
 # What stands in a case, what instead, and what is said of it.
 DECLARED = (
     ("4 * n", "1 / 0", "work(n=1, impl='a') raised ZeroDivisionError"),
+    ("lambda n, **_", "lambda n", "work(n=1, impl='a') raised TypeError"),
     ("Work(read_bytes=4 * n)", "n", "work(n=1, impl='a') returned 1"),
     ("4 * n", "float('inf')", "returned Work(read_bytes=inf"),
     ("4 * n", "10**400", "returned Work(read_bytes=1000"),
@@ -228,7 +213,7 @@ BAD = {
     "other": (WRITING.format(b'{"origin":"file:nowhere"}\n'), "its worker sent a"),
     "heavy": ("import sys\nsys.modules['torch'] = sys", "imports torch when it is listed"),
     "odd": (
-        KERNELS.replace("file=__file__", "file=__file__, expects={'sm_90a': 5}"),
+        KERNELS.replace("file=__file__", "file=__file__, constants={'n': [5]}"),
         "of a wrong type",
     ),
 }

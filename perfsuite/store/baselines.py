@@ -11,12 +11,11 @@ same reason variants share no table: what is known of a run has a file of its ow
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -27,6 +26,7 @@ from msgspec.structs import asdict, replace
 
 from perfsuite.boundary import StoreError, hidden, plain
 from perfsuite.model import CLOCKS, BaselineEntry, BaselineMetric, Pack, Record, Run, Sku, Source
+from perfsuite.packs.find import file_of, modules_of
 from perfsuite.stats import hodges_lehmann, pooled
 from perfsuite.store import files
 from perfsuite.store.codec import convert, damaged, read_json, round_digits, take_schema
@@ -119,11 +119,7 @@ def sku_folder(root: Path, slug: str) -> Path:
 
 def pack_path(folder: Path, pack: str) -> Path:
     """Return the file of a pack; a name that would lead elsewhere is refused."""
-    path = folder / f"{checked_name(pack, 'pack name', where=folder)}.json"
-    if path.name == SKU_FILE:
-        told = f"pack name {pack!r} is taken by {SKU_FILE}"
-        raise StoreError(told, where=str(folder), remedy="rename the pack")
-    return path
+    return folder / f"{checked_name(pack, 'pack name', where=folder)}.json"
 
 
 def run_path(folder: Path, run_id: str) -> Path:
@@ -343,22 +339,11 @@ def shipped_by(packs: Iterable[Pack]) -> tuple[Shipped, ...]:
     """Return the folders of baselines inside the packs' packages; a single file ships none."""
     found = []
     for pack in packs:
-        kind, _, value = pack.origin.partition(":")
-        name, _, folder = value.partition("@")
-        top, *inner = name.partition(":")[0].split(".")
-        places = [Path(folder, top)] if folder else []
-        if not folder and top and kind == "module":
-            with suppress(ImportError, ValueError):
-                spec = importlib.util.find_spec(top)
-                places = [*map(Path, spec.submodule_search_locations or ())] if spec else []
-        if kind != "module" or not top or not places:
-            continue
-        # The innermost package is the one that ships.
-        place = places[0]
-        while inner and (place / inner[0]).is_dir():
-            place /= inner.pop(0)
-        if os.path.lexists(place / FOLDER):
-            found.append(Shipped(pack.name, place / FOLDER))
+        file = None if pack.origin.startswith("file:") else file_of(pack)
+        # A module that stands alone is in no package; the innermost is the one that ships.
+        if file and (file.name == "__init__.py" or modules_of(pack)[1:]):
+            folder = file.parent / FOLDER
+            found += [Shipped(pack.name, folder)] if os.path.lexists(folder) else []
     return tuple(found)
 
 
