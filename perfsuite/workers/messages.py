@@ -26,6 +26,7 @@ from perfsuite.model import (
     Tree,
 )
 from perfsuite.packs.load import Listing
+from perfsuite.store.codec import plain_value
 from perfsuite.store.files import Closable
 
 # How a worker exits that failed and could not say why: its socket was closed under it.
@@ -132,15 +133,7 @@ STEPS: dict[str, tuple[Any, Any]] = {
 }
 
 
-def _plain_value(value: Any) -> str | float | int:
-    # Libraries have their own kinds of text and numbers: torch's version, numpy's scalars.
-    for kind in (str, float, int):
-        if isinstance(value, kind):
-            return kind(value)
-    raise TypeError(f"{value!r} of type {type(value).__name__} cannot travel to the panel")
-
-
-_ENCODER = msgspec.json.Encoder(enc_hook=_plain_value)
+_ENCODER = msgspec.json.Encoder(enc_hook=plain_value)
 
 
 @cache
