@@ -27,19 +27,17 @@ import sys
 from importlib.machinery import PathFinder
 
 find = PathFinder.find_spec
-gone = {"torch", *GONE} if "perfsuite.workers.server" in sys.orig_argv else {"torch"}
 
 def find_others(cls, name, path=None, target=None):
-    return None if name.partition(".")[0] in gone else find(name, path, target)
+    return None if name.partition(".")[0] == "torch" else find(name, path, target)
 
 PathFinder.find_spec = classmethod(find_others)
 """
 
 
-def shown(place: Path, *words: str, gone: tuple[str, ...] = ()) -> dict[str, Any]:
+def shown(place: Path, *words: str) -> dict[str, Any]:
     """Measure the pack where torch is not installed; return its verdicts by variant."""
-    blocker = BLOCKER.replace("GONE", repr(gone))
-    (place / "sitecustomize.py").write_text(blocker, encoding="utf-8")
+    (place / "sitecustomize.py").write_text(BLOCKER, encoding="utf-8")
     before = set(place.glob("reports/*/verdict.json"))
     # A change of the machine's speed is to cost no second stage.
     own = ("--perf-device=cpu", "--perf-processes=1", "-operf_threshold=99", *words)
@@ -61,11 +59,11 @@ def test_plain_python_is_measured_twice_where_no_torch_is(tmp_path: Path) -> Non
     assert words == dict.fromkeys(right, "new") | {"kept": "wrong", "torch": "error"}
     assert "after" in first["kept"]["reason"]
     assert "torch is not installed" in first["torch"]["reason"]
-    second = shown(tmp_path, "--perf-select=way!=arrays,way!=kept,way!=torch", gone=("numpy",))
+    second = shown(tmp_path, "--perf-select=way!=kept,way!=torch")
     # How fast this machine is then does not matter.
     assert {each["word"] for each in second.values()} <= {"same-code", "unclear"}
     assert not any(each["verdict"]["changes"] for each in second.values())
-    assert second.keys() == right - {"arrays"}
+    assert second.keys() == right
 
 
 # Results.
