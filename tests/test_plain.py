@@ -23,7 +23,6 @@ ROOT = Path(__file__).parents[1]
 PACK = Path(__file__).parent / "packs" / "plain.py"
 # Finds no module of these names, as if they were not installed; the second only in workers.
 BLOCKER = """
-import sys
 from importlib.machinery import PathFinder
 
 find = PathFinder.find_spec

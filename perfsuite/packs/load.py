@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.machinery import SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -68,8 +68,7 @@ from perfsuite.model import (
 )
 from perfsuite.packs.declare import Implementation, Operator
 from perfsuite.packs.find import GROUP, Fault
-from perfsuite.store.codec import convert, encode, read_json, take_schema
-from perfsuite.store.files import is_absent, read
+from perfsuite.store.codec import convert, encode, read_json, read_stored
 
 T = TypeVar("T")
 
@@ -176,10 +175,8 @@ def _recorded(source: Pack, package: Any) -> Iterator[Kernel]:
     for folder in map(Path, getattr(package, "__path__", ())):
         file, where = folder / RECORDED, str(folder / RECORDED)
         try:
-            if is_absent(file):
+            if (found := read_stored(file, RECORDED_SCHEMA)) is None:
                 continue
-            found = read_json(read(file), where=where)
-            take_schema(found, RECORDED_SCHEMA, where=where)
             kernels = convert(found, Recorded, where=where).kernels
         except OSError as error:
             raise source.refuse(f"{where} cannot be read: {error.strerror}") from error
@@ -238,9 +235,8 @@ def _imported(source: Pack) -> Any:
             return entry.load()
         name = f"perfsuite_file_{source.name}"
         loader = SourceFileLoader(name, value)
-        spec = ModuleSpec(name, loader, origin=value)
-        spec.has_location = True
         # Registered before it runs: dataclasses and inspect look a class's module up there.
+        spec: Any = importlib.util.spec_from_file_location(name, value, loader=loader)
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
     except (Exception, SystemExit) as error:

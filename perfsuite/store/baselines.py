@@ -29,13 +29,11 @@ from perfsuite.model import CLOCKS, BaselineEntry, BaselineMetric, Pack, Record,
 from perfsuite.packs.find import file_of, modules_of
 from perfsuite.stats import hodges_lehmann, pooled
 from perfsuite.store import files
-from perfsuite.store.codec import convert, damaged, read_json, round_digits, take_schema
+from perfsuite.store.codec import convert, damaged, read_stored, round_digits
 from perfsuite.store.files import (
     checked_name,
     inside,
-    is_absent,
     listed,
-    read,
     refusing,
     replace_file,
 )
@@ -166,12 +164,7 @@ def runs_in(folder: Path) -> list[Path]:
 def _object_in(path: Path) -> dict[str, Any] | None:
     """Return what a file of ours holds but its schema; None only where there is no file."""
     with _reading(path):
-        if is_absent(path):
-            return None
-        data = read(path)
-    found = read_json(data, where=str(path))
-    take_schema(found, BASELINE_SCHEMA, where=str(path))
-    return found
+        return read_stored(path, BASELINE_SCHEMA)
 
 
 def read_sku(folder: Path) -> Sku:
@@ -189,8 +182,7 @@ def read_sku(folder: Path) -> Sku:
 def read_pack(folder: Path, pack: str) -> dict[str, StoredEntry]:
     """Return the entries of a pack by variant, each checked by itself."""
     path = pack_path(folder, pack)
-    found = _object_in(path)
-    if found is None:
+    if (found := _object_in(path)) is None:
         return {}
     sheet = convert(found, _Sheet, where=str(path))
     if (sheet.sku, sheet.pack) != (folder.name, pack):

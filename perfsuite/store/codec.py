@@ -8,11 +8,13 @@ import reprlib
 
 # By name: a pack may replace what the module holds.
 from json import JSONDecodeError, dumps, loads
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from perfsuite.boundary import MAGNITUDE, MOST_WHOLE, StoreError, is_measurable
+from perfsuite.store.files import is_absent, read
 
 T = TypeVar("T")
 
@@ -125,6 +127,18 @@ def take_schema(value: dict[str, Any], schema: str, *, where: str) -> None:
             where=where,
             remedy="use the perfsuite version that wrote the file, or make the file again",
         )
+
+
+def read_stored(path: Path, schema: str) -> dict[str, Any] | None:
+    """Return what a file of ours holds but its schema, None where there is no file.
+
+    Raises OSError, StoreError.
+    """
+    if is_absent(path):
+        return None
+    found = read_json(read(path), where=str(path))
+    take_schema(found, schema, where=str(path))
+    return found
 
 
 def damaged(what: str, where: str) -> StoreError:
