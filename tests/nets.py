@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
+from store_data import made
 
 from perfsuite.cli import judged_against
 from perfsuite.judge.noise import entries_of
 from perfsuite.judge.verdict import judge, judge_claims
 from perfsuite.model import (
     Block,
-    CaseInfo,
     ClaimVerdict,
     DeviceFacts,
     Evidence,
@@ -30,7 +30,6 @@ from perfsuite.model import (
     Sku,
     Stage,
     Status,
-    Tier,
     Variant,
     VariantRun,
     Verdict,
@@ -121,13 +120,10 @@ _load = cache(load_run)
 def _variant(sample: Mapping[str, Any]) -> Variant:
     pack, _, name = sample["variant"].partition("[")[0].partition(".")
     declared = {k: v for k, v in sample.get("metrics", {}).items() if k not in OWN}
-    case = CaseInfo(
-        pack=pack, name=name, doc="", file="", line=1, axes=(),
-        regime=Regime(sample.get("regime", "paced")),
-        metrics=tuple(Metric(name, *each) for name, each in declared.items()),
-    )  # fmt: skip
+    metrics = tuple(Metric(name, *each) for name, each in declared.items())
+    info = {"regime": Regime(sample.get("regime", "paced")), "metrics": metrics}
     work = Work(**sample["work"]) if sample.get("work") else None
-    return Variant(id=sample["variant"], case=case, axes={}, tier=Tier.SMOKE, work=work)
+    return replace(made(pack, name, {}, work=work, **info), id=sample["variant"])
 
 
 def _result(variant: str, processes: Mapping[str, Iterable[Process]]) -> Result:

@@ -61,10 +61,10 @@ CORE_PATH = (
 # when this was written may not grow: each step lowers its number, and drops it at the limit.
 CORE_ALARM = 9_700
 TODAY = {
-    "core": 14_606,
+    "core": 14_537,
     "features": 4_020,
-    "core path": 5_288,
-    "tests": 16_097,
+    "core path": 5_281,
+    "tests": 16_014,
     "modules": 86,
 }
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}

@@ -25,7 +25,6 @@ from perfsuite.model import (
     Metric,
     Result,
     Settings,
-    Stage,
     Status,
     Tier,
     Variant,
@@ -140,7 +139,6 @@ def measure(variant: Variant, origin: str, device_name: str, seed: int = 0) -> R
     return Result(
         variant=variant.id,
         status=Status.OK,
-        stage=Stage.SCREEN,
         evidence=(replace(whole, unit=gang_unit(each.unit for each in found)),),
         case_version=variant.case.version,
     )
