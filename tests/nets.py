@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
-from store_data import made
+from store_data import made, planned
 
 from perfsuite.cli import judged_against
 from perfsuite.judge.noise import entries_of
@@ -25,8 +25,6 @@ from perfsuite.model import (
     Metric,
     Regime,
     Result,
-    Run,
-    Settings,
     Sku,
     Stage,
     Status,
@@ -94,15 +92,8 @@ def judge_samples(
     facts = DeviceFacts(
         device="cuda", name="H200", unit=unit, identity={}, clocks=("time_us", "cycles")
     )
-    run = Run(
-        id="before",
-        started="2026-11-21T00:00:00+00:00",
-        command="",
-        sku=Sku(slug=slug, name="H200"),
-        facts=facts,
-        settings=Settings(),
-        variants=tuple(VariantRun(variant=each) for each in variants),
-    ).having(results=before.values())
+    sku = Sku(slug=slug, name="H200")
+    run = replace(planned(*variants), sku=sku, facts=facts).having(results=before.values())
     expected = {
         name: Expected(entry=entry, source="before", in_turns=in_turns)
         for name, entry in entries_of(run).items()

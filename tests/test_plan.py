@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from msgspec.structs import replace
-from store_data import variant
+from store_data import FACTS, variant
 
 from perfsuite import Need, arch, cuda, feature, gpus, package
 from perfsuite.boundary import UsageError
@@ -19,16 +19,7 @@ from perfsuite.packs.select import (
     select,
 )
 
-H200 = DeviceFacts(
-    device="cuda",
-    name="NVIDIA H200",
-    unit="",
-    identity={},
-    arch="sm_90",
-    gpus=1,
-    memory_bytes=140_000_000_000,
-    features=("fp8", "tma"),
-)
+H200 = replace(FACTS, memory_bytes=140_000_000_000, features=("fp8", "tma"))
 CPU = DeviceFacts(device="cpu", name="CPU", unit="", identity={})
 
 

@@ -83,7 +83,6 @@ class Word(NamedTuple):
 class Selection:
     """Alternatives, each of which a variant must meet whole; none take all."""
 
-    text: str = ""
     alternatives: tuple[tuple[Term | Word, ...], ...] = ()
 
     def accepts(self, variant: Variant | str) -> bool:
@@ -115,7 +114,7 @@ def parse_selection(text: str) -> Selection:
     read is a ``UsageError``.
     """
     if re.search("[=<>]", _INSIDE.sub("", text)):
-        return Selection(text, (tuple(_terms(text)),))
+        return Selection((tuple(_terms(text)),))
     found: list[list[Term | Word]] = []
     joins, is_wanted = False, True
     for each in _INSIDE.sub(lambda found: "".join(found[0].split()), text).split():
@@ -129,7 +128,7 @@ def parse_selection(text: str) -> Selection:
     if joins or not is_wanted:
         what = f"the selection ends in {text.rsplit(maxsplit=1)[-1]!r}"
         raise UsageError(what, where=repr(text), remedy="write a word behind it")
-    return Selection(text, tuple(map(tuple, found)))
+    return Selection(tuple(map(tuple, found)))
 
 
 def _terms(text: str) -> Iterator[Term]:
