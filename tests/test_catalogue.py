@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import subprocess
 import sys
@@ -270,24 +269,6 @@ def test_a_pack_that_hangs_makes_none_late_and_leaves_nothing_behind(tmp_path: P
     assert [each.id for each in packs["asking"].variants] == ["asking.compiled[kernel=acme.f]"]
     running = subprocess.run(["ps", "-Ao", "args"], capture_output=True, check=True, text=True)
     assert mark not in running.stdout
-
-
-def test_nothing_outlives_a_killed_controller(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "life")
-    text = f"import signal\nlife = open({str(tmp_path / 'life')!r}, 'w')\n"
-    text += "print('here', file=life, flush=True)\nsignal.pause()"
-    code = (
-        "from perfsuite.workers.catalogue import load_catalogue;"
-        "from perfsuite.model import Pack;"
-        f"load_catalogue([Pack(name='a', origin={source(tmp_path, 'a', text).origin!r})], "
-        "tier='smoke', time_limit_s=600)"
-    )
-    controller = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
-    with controller, (tmp_path / "life").open(encoding="utf-8") as life:
-        assert life.readline() == "here\n"
-        controller.kill()
-        # Ends only when the pack's process, the last one that can write, is gone.
-        assert life.read() == ""
 
 
 def test_limits_of_a_light_controller_are_taken_as_they_are(tmp_path: Path) -> None:
