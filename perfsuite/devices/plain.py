@@ -185,17 +185,17 @@ def worst(comparisons: Iterable[Comparison]) -> Comparison:
     return replace(max(found, key=lambda c: (bool(c.reason), c.error)), limit=limit)
 
 
-# Numbers of numpy's or torch's: where they begin, how far they are off, and what they should be.
-Part = tuple[int, Any, Any]
-
-
 def compared(
-    parts: Callable[[], Iterable[Part]],
+    parts: Callable[[], Iterable[tuple[int, Any, Any]]],
     values_at: Callable[[int], tuple[Any, Any]],
     shape: Sequence[int],
     limit: float,
 ) -> Comparison:
-    """Compare numbers by their relative L2 error and the worst element."""
+    """Compare numbers by their relative L2 error and the worst element.
+
+    ``parts`` are arrays of numpy's or torch's: where one begins, how far it is off, what it should
+    be. ``values_at`` returns what is at a place, and what should be.
+    """
     elements = math.prod(shape)
     # Of most outputs there is one part, made once: on a GPU each step takes longer to issue than
     # to do.
@@ -305,6 +305,7 @@ class _Numbers:
         flat = [each for (each,) in struct.iter_unpack(kind, view.tobytes())]
         return cls(flat, view.shape or (1,), TOLERANCES.get(kind, 0.0))
 
+    @np.errstate(all="ignore")  # infinity less infinity is no number, which is told
     def compared(self, want: _Numbers, tolerance: float | None, where: str) -> Comparison:
         """Compare with other numbers by shape, relative L2 error and worst element."""
         limit = self.limit if tolerance is None else tolerance
@@ -314,12 +315,14 @@ class _Numbers:
             # By Python's own numbers: beyond 2^53 floats take neighbours for one.
             off = np.array([*map(operator.sub, self.flat, want.flat)], dtype=float)
             should_be = np.array(want.flat, dtype=float)
+            # Squares of large numbers would be none.
+            unit = np.abs(should_be).max(initial=0.0) or 1.0
         except OverflowError:  # no float is as large as some integers
             is_same = list(self.flat) == list(want.flat)
             error, why = (0.0, "") if is_same else (math.inf, f"integers differ{where}")
             return Comparison(error, limit, why)
         found = compared(
-            lambda: [(0, off, should_be)] if len(off) else [],
+            lambda: [(0, off / unit, should_be / unit)] if len(off) else [],
             lambda place: (self.flat[place], want.flat[place]),
             # Complex numbers have two parts.
             (*self.shape, *((2,) if len(self.flat) > math.prod(self.shape) else ())),

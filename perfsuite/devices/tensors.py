@@ -138,7 +138,7 @@ def _compare_one(got: torch.Tensor, want: torch.Tensor, tolerance: float | None)
         got, want = torch.view_as_real(got.resolve_conj()), torch.view_as_real(want.resolve_conj())
     if got.dtype == want.dtype and torch.equal(got, want.to(got.device)):
         return Comparison(0.0, limit)
-    flat, reference = got.reshape(-1), want.reshape(-1)
+    flat, reference = got.detach().reshape(-1), want.detach().reshape(-1)
     return plain.compared(
         partial(_parts, flat, reference),
         lambda place: (flat[place].item(), reference[place].item()),

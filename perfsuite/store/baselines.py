@@ -375,7 +375,13 @@ class Baselines:
             except StoreError as error:
                 if not shipper:
                     raise
-                raise _unusable(shipper, error) from error
+                # Who runs the pack cannot correct its files.
+                raise StoreError(
+                    f"a baseline that the pack {shipper!r} ships is not usable: {error.what}",
+                    where=error.where,
+                    remedy="install the pack again or tell its author; without it: --perf-packs "
+                    f"with the others, or pip uninstall what brings {shipper!r}",
+                ) from error
             if shipper and differs:
                 notes.append(f"the baseline that {shipper} ships is not used: {folder}: {differs}")
             elif shipper:
@@ -409,16 +415,6 @@ class Baselines:
         by = f" shipped by {variant_id.partition('.')[0]}" if variant_id in self.shipped else ""
         what = "accepted machine code for" if "target" in self.sku.facts else "baseline"
         return f"{what} {self.sku.slug}{by}"
-
-
-def _unusable(pack: str, error: StoreError) -> StoreError:
-    """Name the pack in what is wrong with its files: who runs it cannot correct them."""
-    return StoreError(
-        f"a baseline that the pack {pack!r} ships is not usable: {error.what}",
-        where=error.where,
-        remedy="install the pack again or tell its author; without it: --perf-packs "
-        f"with the others, or pip uninstall what brings {pack!r}",
-    )
 
 
 # A third of the smallest threshold (0.25 %): what moves less is noise, and only makes diffs.
