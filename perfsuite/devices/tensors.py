@@ -255,8 +255,10 @@ def refill(arguments: Any, fresh: Any, outputs: Sequence[Any]) -> bool:
             is_read_by_host = has_gpu and not (old.is_cuda or is_pinned)
             if is_read_by_host and not torch.equal(*both):
                 return False
-        elif not (old is new or (_tells_all(old) and old == new)):
-            return False
+        elif old is not new:
+            tells_all = isinstance(old, PLAIN) or plain.is_frozen(old) or plain.is_flat(old)
+            if not tells_all or old != new:
+                return False
     for old, new in found.values():
         old.copy_(new)
     return True
@@ -271,10 +273,6 @@ def _inside(value: Any) -> dict[Any, Any] | None:
             return {0: value.crow_indices(), 1: value.col_indices(), 2: value.values()}
         return None
     return vars(value) if isinstance(value, torch.nn.Module) else plain.parts(value)
-
-
-def _tells_all(value: Any) -> bool:
-    return isinstance(value, PLAIN) or plain.is_frozen(value) or plain.is_flat(value)
 
 
 def _is_stored(value: Any) -> bool:

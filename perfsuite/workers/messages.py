@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import socket
-from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -136,11 +135,6 @@ STEPS: dict[str, tuple[Any, Any]] = {
 _ENCODER = msgspec.json.Encoder(enc_hook=plain_value)
 
 
-@cache
-def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind)
-
-
 def raw(value: Any) -> msgspec.Raw:
     """Return what a message carries of a value."""
     return msgspec.Raw(_ENCODER.encode(value))
@@ -154,7 +148,7 @@ def read(value: bytes | msgspec.Raw, kind: Any) -> Any:
     try:
         text = plain(bytes(value).decode(), most=MESSAGE_BYTES)
         text = _ESCAPE.sub(lambda found: found[0] if found[0] in _KEPT else REPLACEMENT, text)
-        return _decoder(kind).decode(text)
+        return msgspec.json.decode(text, type=kind)
     except (UnicodeDecodeError, RecursionError, msgspec.MsgspecError) as error:
         raise PerfError(f"damaged message {bytes(value)[:80]!r}: {error}") from error
 
