@@ -17,7 +17,7 @@ import pytest
 from perfsuite import count_operators
 from perfsuite.boundary import CaseError, DeviceError, PerfError
 from perfsuite.devices import protocol
-from perfsuite.devices.nvml import list_gpus, readings, together, visible
+from perfsuite.devices.nvml import HealthWatch, list_gpus, together, visible
 from perfsuite.devices.plain import compilers
 from perfsuite.devices.protocol import Sample, graph_kernels, open_device
 from perfsuite.model import Gpu, Health, Regime
@@ -153,11 +153,18 @@ def test_readings_are_put_together_by_their_worst() -> None:
     assert together([]) == Health()
 
 
-def test_health_is_read_once_and_while_a_block_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    health, waits = Health(power_w=1.0), [False, False, True]
-    assert list(readings(lambda: health, lambda: True)) == [health]
-    monkeypatch.setattr("perfsuite.devices.nvml.PERIOD_S", 0.0)
-    assert list(readings(lambda: health, lambda: waits.pop(0))) == [health] * 3
+def test_the_thread_reads_while_a_block_is_measured_and_ends() -> None:
+    is_read = threading.Event()
+
+    def read() -> Health:
+        is_read.set()
+        return Health(power_w=1.0)
+
+    watch = HealthWatch(read)
+    with watch.watching():
+        assert is_read.wait(10)
+    watch.close()
+    assert watch.seen[0].power_w == 1.0
 
 
 @pytest.mark.parametrize(

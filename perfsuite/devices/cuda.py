@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from perfsuite.boundary import DeviceError, PerfError
 from perfsuite.devices import tensors
-from perfsuite.devices.nvml import Nvml, arch_of, readings, together, visible_arch
+from perfsuite.devices.nvml import HealthWatch, Nvml, arch_of, together, visible_arch
 from perfsuite.devices.plain import compilers
 from perfsuite.devices.protocol import (
     Arguments,
@@ -398,7 +398,7 @@ class CudaDevice(tensors.TensorDevice):
         torch.cuda.set_stream(self._stream)
         core.Device().set_current()  # cuda.core shares torch's primary context
         self._nvml = Nvml(f"GPU-{self._properties.uuid}")
-        self._seen: list[Health] = []
+        self._health = HealthWatch(self._nvml.health)
         self._foreign: list[float] = []
         # Random padding: two processes should not share their addresses' luck.
         self._padding = torch.empty((1 + seed % 61) << 18, dtype=torch.uint8, device="cuda")
@@ -486,7 +486,7 @@ class CudaDevice(tensors.TensorDevice):
         self, group: Group, count: int, *, regime: Regime, spin_us: float, flush: bool
     ) -> list[Sample]:
         """Time the group ``count`` times between stamps, the empty window taken off."""
-        self._seen = []
+        self._health.seen = []
         self._foreign = []
         samples: list[Sample] = []
         for start in range(0, count, ROWS):
@@ -516,7 +516,7 @@ class CudaDevice(tensors.TensorDevice):
     def health(self) -> Health:
         """Return what NVML said while the last samples were running."""
         foreign = max(self._foreign, default=None)
-        return replace(together(self._seen), foreign_percent=foreign)
+        return replace(together(self._health.seen), foreign_percent=foreign)
 
     def energy_j(self, group: Group, time_s: float) -> float | None:
         """Return what NVML's counter of energy says one launch took.
@@ -559,6 +559,7 @@ class CudaDevice(tensors.TensorDevice):
     def close(self) -> None:
         """Let go of NVML and of memory that nothing holds any more."""
         torch.cuda.empty_cache()
+        self._health.close()
         self._nvml.close()
 
     def _host_sample(self, group: Group, *, flush: bool) -> Sample:
@@ -569,7 +570,7 @@ class CudaDevice(tensors.TensorDevice):
         start = time.perf_counter_ns()
         group()
         sample = Sample((time.perf_counter_ns() - start) / 1e3)
-        self._seen.append(self._nvml.health())
+        self._health.note()
         return sample
 
     def _stamped_samples(
@@ -587,11 +588,9 @@ class CudaDevice(tensors.TensorDevice):
             if in_flight >= QUEUE_LAUNCHES:
                 self.synchronize()
                 in_flight = 0
-        ended = torch.cuda.Event()
-        ended.record()
-        with contextlib.suppress(RuntimeError):  # it surfaces below
-            self._seen += readings(self._nvml.health, ended.query)
-        self.synchronize()
+        self._health.note()
+        with self._health.watching():
+            self.synchronize()
         self.spun_s += self._watch.spun_ns / 1e9
         foreign = self._watch.foreign_percent()
         self._foreign += [] if foreign is None else [foreign]

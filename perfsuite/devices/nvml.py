@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import statistics
-import time
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -27,8 +27,7 @@ REASONS = {
 }
 # Suffix a unlocks wgmma and tcgen05; such code runs on this very architecture only.
 HOPPER = 9
-# Health is read so often while a block runs, whose end is looked for this often.
-PERIOD_S, POLL_S = 0.1, 1e-4
+PERIOD_S = 0.1
 
 
 def arch_of(major: int, minor: int) -> str:
@@ -150,18 +149,44 @@ def _known(**values: Any) -> dict[str, str]:
     }
 
 
-def readings(read: Callable[[], Health], is_done: Callable[[], bool]) -> Iterator[Health]:
-    """Yield a GPU's health now, and each period until what was issued is done.
+class HealthWatch:
+    """A thread that reads a GPU's health ten times a second while something is measured on it.
 
-    Not before all launches of a block were issued: until then the host must not be held up.
+    ``read`` must be callable from two threads.
+    Its first reading comes a period late, when the launches of a block have been issued: until
+    then the host must not be held up.
     """
-    yield read()
-    due_s = time.monotonic() + PERIOD_S
-    while not is_done():
-        time.sleep(POLL_S)
-        if time.monotonic() > due_s:
-            yield read()
-            due_s = time.monotonic() + PERIOD_S
+
+    def __init__(self, read: Callable[[], Health]) -> None:
+        self._read = read
+        self._armed, self._closed = threading.Event(), threading.Event()
+        self.seen: list[Health] = []
+        self._thread = threading.Thread(target=self._go, daemon=True)
+        self._thread.start()
+
+    def note(self) -> None:
+        """Read in the calling thread, between two samples."""
+        self.seen.append(self._read())
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Let the thread read meanwhile."""
+        self._armed.set()
+        try:
+            yield
+        finally:
+            self._armed.clear()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed.set()
+        self._armed.set()
+        self._thread.join()
+
+    def _go(self) -> None:
+        while self._armed.wait() and not self._closed.wait(PERIOD_S):
+            if self._armed.is_set():
+                self.note()
 
 
 def together(seen: Sequence[Health]) -> Health:
