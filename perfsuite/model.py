@@ -54,7 +54,7 @@ class BuiltIn(Record, frozen=True):
 BUILT_IN_DEVICES = {
     "cuda": BuiltIn(
         "perfsuite.devices.cuda:CudaDevice",
-        lists="perfsuite.devices.nvml:list_gpus",
+        lists="perfsuite.workers.process:inventory",
         watches="perfsuite.devices.nvml:Nvml",
         guest="perfsuite.devices.tensors:open_guest",
         unit="NVIDIA GPU",
@@ -849,7 +849,7 @@ class Result(Record, frozen=True, kw_only=True):
 
 
 class Gpu(Record, frozen=True, kw_only=True):
-    """One GPU as the machine lists it, before anything is run on it."""
+    """One GPU as the inventory lists it, before anything is run on it."""
 
     index: int
     uuid: str

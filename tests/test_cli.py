@@ -318,7 +318,7 @@ def test_doctor_names_the_gpus_that_a_run_leaves_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cards = [Gpu(index=n, uuid=f"GPU-{n}", name=f"NVIDIA {name}") for n, name in enumerate("HBH")]
-    monkeypatch.setattr("perfsuite.devices.nvml.list_gpus", lambda: tuple(cards))
+    monkeypatch.setattr("perfsuite.workers.process.inventory", lambda: tuple(cards))
     say_software()
     assert "these with CUDA_VISIBLE_DEVICES=GPU-1\n" in capsys.readouterr().out
 

@@ -15,11 +15,11 @@ from citizens_data import loaded, plain
 from docs_data import ROOT, blocks_of
 
 from perfsuite.boundary import DeviceError, UsageError
-from perfsuite.devices.nvml import list_gpus
 from perfsuite.devices.protocol import Group, Sample
 from perfsuite.interop.benchmark import DeviceClock
 from perfsuite.testing import fake
 from perfsuite.testing.fake import FakeDevice
+from perfsuite.workers.process import inventory
 
 pytest_plugins = ["pytester"]
 
@@ -207,7 +207,7 @@ def test_gpu(benchmark, size):
 """
 
 
-@pytest.mark.skipif(not list_gpus(), reason="needs a GPU")
+@pytest.mark.skipif(not inventory(), reason="needs a GPU")
 def test_a_gpu_s_times_are_in_the_file(project: pytest.Pytester) -> None:
     project.makepyfile(test_gpu=ON_A_GPU)
     bench(project, "test_gpu.py", "--benchmark-json=b.json").assert_outcomes(passed=2)

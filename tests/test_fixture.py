@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from perfsuite.devices.nvml import list_gpus
 from perfsuite.devices.protocol import EMPTY_RUNS, Group, Sample
 from perfsuite.plugin import MOST_RUNS, Look, gpu_samples, take_look
 from perfsuite.testing import fake
 from perfsuite.testing.fake import FakeDevice
+from perfsuite.workers.process import inventory
 
 BARE_STAMPS_US = 1.5
 
@@ -125,7 +125,7 @@ def test_gpu(perf):
 """
 
 
-@pytest.mark.skipif(not list_gpus(), reason="needs a GPU")
+@pytest.mark.skipif(not inventory(), reason="needs a GPU")
 def test_a_gpu_is_looked_at_and_left_as_it_was(tmp_path: Path) -> None:
     (tmp_path / "test_gpu.py").write_text(ON_A_GPU, encoding="utf-8")
     plugin = ("-p", "perfsuite.plugin", "-p", "no:cacheprovider")

@@ -16,12 +16,11 @@ from msgspec import structs
 from test_panel import is_idle, limited, make_variant, measure
 
 from perfsuite.boundary import CaseError, DeviceError, UsageError
-from perfsuite.devices.nvml import list_gpus
 from perfsuite.devices.protocol import Gang, open_device, see_own_first
 from perfsuite.model import Block, Evidence, Metric, Result, Settings, Side, Stage, Status, Variant
 from perfsuite.workers.messages import read
 from perfsuite.workers.panel import Panel
-from perfsuite.workers.process import Code, Process, Setup, Slot, child_environment
+from perfsuite.workers.process import Code, Process, Setup, Slot, child_environment, inventory
 from perfsuite.workers.rank import gang_unit, main, merged, refuse_misfit
 
 PACK = Path(__file__).parent / "packs" / "gang.py"
@@ -242,9 +241,9 @@ def test_what_is_no_rank_s_is_refused(
         refuse_misfit(SIZES[0], Gang(0, 3), open_device("fake"))
 
 
-@pytest.mark.skipif(len(list_gpus()) < 2, reason="needs two GPUs")
+@pytest.mark.skipif(len(inventory()) < 2, reason="needs two GPUs")
 def test_gpus_measure_a_collective_by_both_clocks_also_after_losing_a_rank() -> None:
-    setup = limited(replace(SETUP, device="cuda", gpus=list_gpus()[:2]), prepare_limit_s=15.0)
+    setup = limited(replace(SETUP, device="cuda", gpus=inventory()[:2]), prepare_limit_s=15.0)
     with Panel(setup, ("one", "two")) as panel:
         results = measure(panel, *SIZES, processes=2)
         for how in ("leave", "raise", "skip"):

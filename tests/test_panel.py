@@ -37,7 +37,7 @@ from perfsuite.model import (
     Variant,
 )
 from perfsuite.workers.panel import UNSAID_BYTES, Panel, doubted
-from perfsuite.workers.process import Process, Setup, child_environment, host_bytes, tail
+from perfsuite.workers.process import Process, Setup, child_environment, host_bytes, inventory, tail
 
 PACKS = Path(__file__).parent / "packs"
 SETUP = Setup(
@@ -173,6 +173,15 @@ def test_stopped_panel_hands_over_what_it_has_and_begins_anew(panel: Panel) -> N
     panel.compare({})
     (result,) = measure(panel, FIRST, processes=1)
     assert (result.status, len(result.evidence)) == (Status.OK, 1)
+
+
+def test_the_inventory_takes_no_file_of_the_project_for_a_module_of_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("platform", "queue", "resource", "statistics", "zlib"):
+        (tmp_path / f"{name}.py").write_text("raise SystemError('a module of the project')")
+    monkeypatch.chdir(tmp_path)
+    assert inventory() is not None
 
 
 def test_a_process_that_cannot_start_is_told_with_what_to_do() -> None:
@@ -457,6 +466,25 @@ def test_workers_get_one_gpu_or_none_their_share_and_this_perfsuite(
     monkeypatch.setenv("PYTHONHASHSEED", "0")
     assert child_environment()["PYTHONPATH"].split(os.pathsep)[-1] == "/elsewhere"
     assert "PYTHONHASHSEED" not in SETUP.environment()
+
+
+def test_inventory_is_empty_without_a_gpu_and_says_how_it_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert inventory() == ()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    failures = {
+        "import os; os.write(2, b'out of order'); os._exit(3)": "listed: out of order",
+        "import os; os.write(1, b'nonsense')": "listed: JSON is malformed",
+        "import time; time.sleep(9)": "timed out after 0.2 s",
+    }
+    for sabotage, what in failures.items():
+        (tmp_path / "sitecustomize.py").write_text(sabotage, encoding="utf-8")
+        if "sleep" in sabotage:
+            monkeypatch.setattr("perfsuite.workers.process.LIMIT_S", 0.2)
+        with pytest.raises(DeviceError, match=what):
+            inventory()
 
 
 def test_a_variant_is_disturbed_when_more_than_a_fifth_was_voided() -> None:

@@ -11,18 +11,18 @@ import pytest
 
 import perfsuite
 from perfsuite.boundary import WrongResultError
-from perfsuite.devices.nvml import list_gpus
 from perfsuite.devices.protocol import open_device
 from perfsuite.engine import check
 from perfsuite.engine.measure import Session
 from perfsuite.model import Settings
+from perfsuite.workers.process import inventory
 
 torch = pytest.importorskip("torch")
 
 N = 1 << 13
 # A check makes three launches: what looks at their number is right until then.
 CHECKED = 3
-NEEDS_GPU = pytest.mark.skipif(not list_gpus(), reason="needs a GPU")
+NEEDS_GPU = pytest.mark.skipif(not inventory(), reason="needs a GPU")
 
 
 def right(x: Any) -> Any:

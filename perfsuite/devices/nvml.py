@@ -1,18 +1,22 @@
-"""NVML: the GPUs of this node, and one's state, health and energy; never changes a setting."""
+"""NVML: the GPUs of this node, and one's state, health and energy; never changes a setting.
+
+Run as ``python -m``, it lists the GPUs as JSON, so that who asks has no driver in its own process.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import statistics
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pynvml
 
-from perfsuite.boundary import DeviceError
-from perfsuite.model import Gpu, Health
+from perfsuite.model import Health
 
 # NVML's clock-event reasons (nvml.h); idle is left out, it says nothing about a sample.
 REASONS = {
@@ -205,34 +209,32 @@ def together(seen: Sequence[Health]) -> Health:
     )
 
 
-def list_gpus() -> tuple[Gpu, ...]:
-    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves visible, none where there is no driver."""
+def list_gpus() -> list[dict[str, Any]]:
+    """Return index, uuid and name of each GPU that CUDA_VISIBLE_DEVICES leaves visible."""
     try:
         pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return ()
-    try:
-        gpus = []
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            uuid, name = pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)
-            gpus.append(Gpu(index=index, **_known(uuid=uuid, name=name)))
-    except pynvml.NVMLError as error:
-        remedy = "run `nvidia-smi`: if it does not answer either, the driver is at fault"
-        raise DeviceError(f"the GPUs cannot be listed: {error}", remedy=remedy) from error
-    finally:
-        pynvml.nvmlShutdown()
+    except Exception:  # noqa: BLE001 - any failure of the driver means: no GPU to measure
+        return []
+    gpus: list[dict[str, Any]] = []
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        uuid, name = pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)
+        gpus.append({"index": index, **_known(uuid=uuid, name=name)})
     return visible(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
-def visible(gpus: Sequence[Gpu], mask: str | None) -> tuple[Gpu, ...]:
+def visible(gpus: list[dict[str, Any]], mask: str | None) -> list[dict[str, Any]]:
     """Return the GPUs that a mask names by index or UUID, in its order; of MIG slices the name."""
     if mask is None:
-        return tuple(gpus)
+        return gpus
     chosen = []
     for part in (each.strip() for each in mask.split(",")):
         if part.startswith("MIG-"):
-            chosen.append(Gpu(index=-1, uuid=part, name="MIG"))
+            chosen.append({"index": -1, "uuid": part, "name": "MIG"})
         else:
-            chosen += [gpu for gpu in gpus if part in (str(gpu.index), gpu.uuid)]
-    return tuple(chosen)
+            chosen += [gpu for gpu in gpus if part in (str(gpu["index"]), gpu["uuid"])]
+    return chosen
+
+
+if __name__ == "__main__":
+    json.dump(list_gpus(), sys.stdout)

@@ -17,6 +17,8 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import IO, Any
 
+import msgspec
+
 import perfsuite
 from perfsuite.boundary import FRAME, NAME_CHARACTERS, DeviceError, PerfError, plain, python_path
 from perfsuite.devices.protocol import seeing
@@ -57,6 +59,8 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 TICK_S = 0.1
 # A rank that fails because a peer died may be heard first: the death shows this much later.
 DEATH_S = 0.2
+# How long a child may take to list the GPUs.
+LIMIT_S = 60.0
 
 
 @dataclass(eq=False)
@@ -418,3 +422,23 @@ class Slot(Closable):
                 where=f"python -m perfsuite.workers.server for device {self._setup.device!r}",
                 remedy="run the command `perfsuite doctor`; the device's libraries may not import",
             ) from ended
+
+
+def inventory() -> tuple[Gpu, ...]:
+    """Return the NVIDIA GPUs that CUDA_VISIBLE_DEVICES leaves visible; empty where there is none.
+
+    A short-lived child asks, so that this process touches none.
+    """
+    command = [sys.executable, "-P", "-m", "perfsuite.devices.nvml"]
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    try:
+        told = subprocess.check_output(command, timeout=LIMIT_S, env=child_environment(), **pipes)
+        return msgspec.json.decode(told, type=tuple[Gpu, ...])
+    except (subprocess.SubprocessError, msgspec.MsgspecError) as error:
+        said = (getattr(error, "stderr", b"") or b"").decode(errors="replace")
+        last = said.strip().rpartition("\n")[2]
+        raise DeviceError(
+            f"the GPUs cannot be listed: {last or error}",
+            where=" ".join(command),
+            remedy="run `nvidia-smi`: if it does not answer either, the driver is at fault",
+        ) from error
