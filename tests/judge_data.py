@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from msgspec.structs import replace
+from store_data import made
 
 from perfsuite.judge.compare import Grounds, Policy
 from perfsuite.judge.verdict import judge
@@ -14,7 +15,6 @@ from perfsuite.model import (
     BaselineEntry,
     BaselineMetric,
     Block,
-    CaseInfo,
     DeviceFacts,
     Evidence,
     Expected,
@@ -27,7 +27,6 @@ from perfsuite.model import (
     Sku,
     Stage,
     Status,
-    Tier,
     Variant,
     VariantRun,
     Verdict,
@@ -47,9 +46,7 @@ WOBBLE = [0.0004, -0.0007, 0.0002, 0.0009, -0.0008, 0.0001, -0.0003, 0.0002, 0.0
 
 
 def variant(work: Work | None = GEMM, name: str = "p.c[]", **info: Any) -> Variant:
-    plain: dict[str, Any] = {"pack": "p", "name": "c", "doc": "", "file": "", "line": 1, "axes": ()}
-    case = CaseInfo(**plain, **info)
-    return Variant(id=name, case=case, axes={}, tier=Tier.SMOKE, work=work)
+    return replace(made("p", "c", {}, work=work, **info), id=name)
 
 
 def clocks(time: float = 0.0, clock: float = 0.0) -> dict[str, float]:

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
+from store_data import made, planned
 
 from perfsuite.cli import judged_against
 from perfsuite.judge.noise import entries_of
 from perfsuite.judge.verdict import judge, judge_claims
 from perfsuite.model import (
     Block,
-    CaseInfo,
     ClaimVerdict,
     DeviceFacts,
     Evidence,
@@ -25,12 +25,9 @@ from perfsuite.model import (
     Metric,
     Regime,
     Result,
-    Run,
-    Settings,
     Sku,
     Stage,
     Status,
-    Tier,
     Variant,
     VariantRun,
     Verdict,
@@ -95,15 +92,8 @@ def judge_samples(
     facts = DeviceFacts(
         device="cuda", name="H200", unit=unit, identity={}, clocks=("time_us", "cycles")
     )
-    run = Run(
-        id="before",
-        started="2026-11-21T00:00:00+00:00",
-        command="",
-        sku=Sku(slug=slug, name="H200"),
-        facts=facts,
-        settings=Settings(),
-        variants=tuple(VariantRun(variant=each) for each in variants),
-    ).having(results=before.values())
+    sku = Sku(slug=slug, name="H200")
+    run = replace(planned(*variants), sku=sku, facts=facts).having(results=before.values())
     expected = {
         name: Expected(entry=entry, source="before", in_turns=in_turns)
         for name, entry in entries_of(run).items()
@@ -121,13 +111,10 @@ _load = cache(load_run)
 def _variant(sample: Mapping[str, Any]) -> Variant:
     pack, _, name = sample["variant"].partition("[")[0].partition(".")
     declared = {k: v for k, v in sample.get("metrics", {}).items() if k not in OWN}
-    case = CaseInfo(
-        pack=pack, name=name, doc="", file="", line=1, axes=(),
-        regime=Regime(sample.get("regime", "paced")),
-        metrics=tuple(Metric(name, *each) for name, each in declared.items()),
-    )  # fmt: skip
+    metrics = tuple(Metric(name, *each) for name, each in declared.items())
+    info = {"regime": Regime(sample.get("regime", "paced")), "metrics": metrics}
     work = Work(**sample["work"]) if sample.get("work") else None
-    return Variant(id=sample["variant"], case=case, axes={}, tier=Tier.SMOKE, work=work)
+    return replace(made(pack, name, {}, work=work, **info), id=sample["variant"])
 
 
 def _result(variant: str, processes: Mapping[str, Iterable[Process]]) -> Result:

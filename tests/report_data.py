@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import store_data
 from msgspec import Struct, structs
 
 from perfsuite.history.store import BaselineMove, ChangePoint, Point, Series, SeriesKey
@@ -17,7 +18,6 @@ from perfsuite.model import (
     BaselineMetric,
     Block,
     Budget,
-    CaseInfo,
     Change,
     ClaimInstance,
     ClaimVerdict,
@@ -28,7 +28,6 @@ from perfsuite.model import (
     Evidence,
     Health,
     Need,
-    Regime,
     Result,
     Run,
     Scalar,
@@ -45,7 +44,6 @@ from perfsuite.model import (
     Verdict,
     Word,
     Work,
-    variant_id,
 )
 from perfsuite.report.data import RunView, read
 
@@ -150,23 +148,20 @@ REASONS = {
 def variant_of(told: Told) -> Variant:
     pack, _, name = told.case.partition(".")
     budget = Budget("time_us", 150, "85 % of the copy ceiling")
-    info = CaseInfo(
-        pack=pack,
-        name=name,
+    made = store_data.made(
+        pack,
+        name,
+        told.axes,
+        work=told.work,
         doc=f"{name.capitalize()} as the book's chapter describes it, checked against float64.",
         file=f"plugins/{pack}/perfsuite_{pack}/{name}.py",
         line=24,
         source="https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/",
-        version=1,
-        regime=Regime.PACED,
-        cold=True,
         needs=(Need("device", "cuda"),),
         budgets=(budget,) if name == "transpose" else (),
         tags=("book",),
-        axes=tuple(told.axes),
     )
-    id_ = variant_id(pack, name, told.axes)
-    return Variant(id=id_, case=info, axes=told.axes, tier=Tier.NIGHTLY, work=told.work)
+    return replace(made, tier=Tier.NIGHTLY)
 
 
 def evidence_of(told: Told, slot: int, *, shift: float = 0.0) -> Evidence:

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from perfsuite.model import (
+    Axes,
     BaselineMetric,
     Block,
     CaseInfo,
@@ -58,27 +59,28 @@ FACTS = DeviceFacts(
 )
 
 
+def made(pack: str, case: str, axes: Axes, *, work: Work | None = None, **info: Any) -> Variant:
+    """Return a variant of a case of which ``info`` says what is to be known."""
+    told = {"doc": "", "file": "", "line": 1, "axes": tuple(axes), **info}
+    whole, name = CaseInfo(pack=pack, name=case, **told), variant_id(pack, case, axes)
+    return Variant(id=name, case=whole, axes=axes, tier=Tier.SMOKE, work=work)
+
+
 def variant(case: str, n: int) -> Variant:
     """Return a variant of pack ``memory``, or of the pack named before the dot."""
     pack, _, name = case.rpartition(".")
     pack = pack or "memory"
-    info = CaseInfo(
-        pack=pack,
-        name=name,
+    return made(
+        pack,
+        name,
+        {"n": n},
+        work=Work(read_bytes=4 * n, write_bytes=4 * n),
         doc="Copy n floats.",
         file=f"plugins/{pack}/{name}.py",
         line=7,
         source="chapter 5",
         needs=(Need("device", "cuda"), Need("arch", "sm_90", {"n": (1, 2.0)})),
         tags=("quick",),
-        axes=("n",),
-    )
-    return Variant(
-        id=variant_id(pack, name, {"n": n}),
-        case=info,
-        axes={"n": n},
-        tier=Tier.SMOKE,
-        work=Work(read_bytes=4 * n, write_bytes=4 * n),
     )
 
 

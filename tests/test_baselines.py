@@ -394,7 +394,7 @@ def test_slugs_that_lead_elsewhere_are_refused(tmp_path: Path, slug: str) -> Non
 
 
 def test_packs_and_runs_that_lead_elsewhere_are_refused(tmp_path: Path) -> None:
-    for pack in ("..", "a/b", "sku", "../../x"):
+    for pack in ("..", "a/b", "../../x"):
         odd = replace(RUN.results[0], variant=f"{pack}.copy[n=1024]")
         run = replace(RUN, variants=ran(replace(RUN.variants[0].variant, id=odd.variant)))
         with pytest.raises(StoreError, match="pack name"):

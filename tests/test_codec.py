@@ -29,7 +29,7 @@ OUTSIDE = "cannot be stored: a number is 0 or between 1e-100 and 1e+100"
 
 def test_values_come_back_with_their_types() -> None:
     run = finished({"copy": 1.0})
-    assert codec.decode(codec.encode(run), Run) == run
+    assert codec.convert(codec.read_json(codec.encode(run), where="x"), Run, where="x") == run
     axes: Axes = {"a": 1, "b": 1.0, "c": True, "d": "1", "e": 1e16, "f": 2**53 + 1}
     plain = codec.read_json(codec.encode(Need("arch", "x", {"n": (*axes.values(),)})), where="x")
     found = codec.convert(plain, Need, where="x").axes["n"]
@@ -42,12 +42,6 @@ def test_values_come_back_with_their_types() -> None:
 def test_what_json_does_not_have_is_not_stored(value: Any) -> None:
     with pytest.raises(StoreError, match="cannot store a Block"):
         codec.encode(Block(time_us=(1.0, value)))
-
-
-@pytest.mark.parametrize("data", [b'{"time_us":[NaN]}', b'{"time_us":"x"}', b"{", b"\xff"])
-def test_bad_messages_are_refused(data: bytes) -> None:
-    with pytest.raises(StoreError, match="cannot read a Block"):
-        codec.decode(data, Block)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from test_panel import is_idle, limited, make_variant, measure
 from perfsuite.boundary import CaseError, DeviceError, UsageError
 from perfsuite.devices.protocol import Gang, open_device, see_own_first
 from perfsuite.model import Block, Evidence, Metric, Result, Settings, Side, Stage, Status, Variant
-from perfsuite.store.codec import decode
+from perfsuite.workers.messages import read
 from perfsuite.workers.panel import Panel
 from perfsuite.workers.process import Code, Process, Setup, Slot, child_environment, inventory
 from perfsuite.workers.rank import gang_unit, main, merged, refuse_misfit
@@ -216,7 +216,7 @@ def test_two_nodes_measure_one_variant_and_the_first_rank_writes_the_result(tmp_
     assert [each.returncode for each in nodes] == [0, 0], told
     assert [words.startswith(f"{SIZES[0].id}: median") for words, _ in told] == [True, False]
     assert [path.name for path in tmp_path.iterdir()] == ["0.json"]
-    result = decode((tmp_path / "0.json").read_bytes(), Result)
+    result = read((tmp_path / "0.json").read_bytes(), Result)
     assert (result.variant, result.status, len(result.evidence)) == (SIZES[0].id, Status.OK, 1)
     assert len(result.evidence[0].blocks) == Settings().rounds
 

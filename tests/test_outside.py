@@ -184,13 +184,16 @@ def test_a_pack_s_own_baseline_is_used_until_the_project_has_one(folder: pytest.
         ("module:acme.inner.hooks:Pack@{}", "acme/inner/baselines"),
         ("module:acme.hooks@{}", "acme/baselines"),
         ("module:bare@{}", ""),
+        ("module:lone@{}", ""),
         ("module:@{}", ""),
         ("file:{}/acme/hooks.py", ""),
     ],
 )
 def test_shipped_baselines_lie_in_the_package(tmp_path: Path, origin: str, found: str) -> None:
-    for name in ("acme/baselines", "acme/inner/baselines", "bare"):
+    for name in ("acme/baselines", "acme/inner/baselines", "bare", "baselines"):
         (tmp_path / name).mkdir(parents=True)
+    for name in ("acme/__init__", "acme/hooks", "acme/inner/hooks", "bare/__init__", "lone"):
+        (tmp_path / f"{name}.py").touch()
     pack = Pack(name="acme", origin=origin.format(tmp_path))
     assert shipped_by([pack]) == ((Shipped("acme", tmp_path / found),) if found else ())
 

@@ -19,11 +19,11 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from store_data import made
 
-from perfsuite.boundary import OURS, DeviceError, UsageError
+from perfsuite.boundary import OURS, DeviceError
 from perfsuite.model import (
     Block,
-    CaseInfo,
     Evidence,
     Gpu,
     Regime,
@@ -34,9 +34,7 @@ from perfsuite.model import (
     Side,
     Stage,
     Status,
-    Tier,
     Variant,
-    variant_id,
 )
 from perfsuite.workers.panel import UNSAID_BYTES, Panel, doubted
 from perfsuite.workers.process import Process, Setup, child_environment, host_bytes, inventory, tail
@@ -53,24 +51,10 @@ LIMIT_S = 20
 
 def make_variant(pack: str, case: str, *, memory_bytes: int = 0, **axes: Scalar) -> Variant:
     """Make a variant of a case; its ranks are on an axis of that name, if it has one."""
-    info = CaseInfo(
-        pack=pack,
-        name=case,
-        doc="",
-        file="",
-        line=1,
-        source="",
-        version=3,
-        regime=Regime.PACED,
-        cold=True,
-        needs=(),
-        budgets=(),
-        tags=(),
-        axes=tuple(axes),
-        ranks="ranks" if "ranks" in axes else "",
+    ranks = "ranks" if "ranks" in axes else ""
+    return structs.replace(
+        made(pack, case, axes, version=3, ranks=ranks), memory_bytes=memory_bytes
     )
-    name = variant_id(pack, case, axes)
-    return Variant(id=name, case=info, axes=axes, tier=Tier.SMOKE, memory_bytes=memory_bytes)
 
 
 def changed(variant: Variant, **fields: Any) -> Variant:
@@ -200,12 +184,11 @@ def test_the_inventory_takes_no_file_of_the_project_for_a_module_of_python(
     assert inventory() is not None
 
 
-def test_too_few_open_files_are_refused_before_anything_starts() -> None:
+def test_a_process_that_cannot_start_is_told_with_what_to_do() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    few = len(list(Path("/proc/self/fd").iterdir())) + 9
-    resource.setrlimit(resource.RLIMIT_NOFILE, (few, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     try:
-        with pytest.raises(UsageError, match="more files, and needs 27"):
+        with pytest.raises(DeviceError, match="no process can be started: Too many open files"):
             Panel(SETUP)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -7,23 +7,14 @@ import sys
 
 import pytest
 from msgspec.structs import replace
-from store_data import variant
+from store_data import FACTS, variant
 
 from perfsuite import Need, arch, cuda, feature, gpus, package
 from perfsuite.boundary import UsageError
 from perfsuite.model import DeviceFacts, Scalar, Variant, variant_id
 from perfsuite.packs.select import is_installed, missing_need, order, select
 
-H200 = DeviceFacts(
-    device="cuda",
-    name="NVIDIA H200",
-    unit="",
-    identity={},
-    arch="sm_90",
-    gpus=1,
-    memory_bytes=140_000_000_000,
-    features=("fp8", "tma"),
-)
+H200 = replace(FACTS, memory_bytes=140_000_000_000, features=("fp8", "tma"))
 CPU = DeviceFacts(device="cpu", name="CPU", unit="", identity={})
 
 

@@ -112,7 +112,6 @@ def request(folder: Path, text: str = PACK, **fields: Any) -> Config:
     given: dict[str, Any] = {"device": "fake", "settings": QUICK, "root": folder, **fields}
     return Config(
         variants=tuple(variant for pack in packs for variant in pack.variants),
-        claims=(),
         packs=packs,
         baselines=(given["root"] / "baselines",),
         **given,

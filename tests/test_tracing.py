@@ -229,7 +229,6 @@ def test_what_moved_furthest_is_traced_first_then_what_may_become_a_baseline(
         Verdict(
             variant=f"memory.{name}[n=1024]",
             word=word,
-            reason="",
             changes=(moved(theta),) if word is not Word.NEW else (),
         )
         for name, (word, theta) in changes.items()

@@ -26,7 +26,6 @@ from perfsuite.packs.find import discover
 from perfsuite.packs.select import missing_need
 from perfsuite.run.run import execute
 from perfsuite.testing.fake import FakeDevice
-from perfsuite.workers import units
 from perfsuite.workers.catalogue import load_catalogue
 from perfsuite.workers.panel import Panel
 from perfsuite.workers.process import Setup, Slot, resident_bytes
@@ -109,7 +108,7 @@ def test_servers_begin_before_packs_are_listed_and_end_where_nobody_takes_them(
         made.append(Slot(index, setup))
         return made[-1]
 
-    monkeypatch.setattr(units, "Slot", slot)
+    monkeypatch.setattr("perfsuite.workers.panel.Slot", slot)
     with Panels() as panels:
         panels.begin("fake", QUICK)
         (panel,) = panels.of("fake", packs, QUICK, {})
@@ -131,7 +130,7 @@ def test_servers_begin_before_packs_are_listed_and_end_where_nobody_takes_them(
             if settings:
                 (panel, _) = panels.of("fake", packs, settings, {})
                 assert len(panel.slots) == QUICK.processes
-        assert len(made) == 2
+        assert len(made) == 2 + (2 * QUICK.processes if settings else 0)
         assert not any(resident_bytes(each.server.pid) for each in made)
     # Where one cannot start, the others end.
     del made[:]
@@ -141,7 +140,7 @@ def test_servers_begin_before_packs_are_listed_and_end_where_nobody_takes_them(
             raise OSError("no process is left")
         return slot(index, setup)
 
-    monkeypatch.setattr(units, "Slot", second_fails)
+    monkeypatch.setattr("perfsuite.workers.panel.Slot", second_fails)
     with pytest.raises(OSError, match="no process is left"):
         started("fake", QUICK)
     assert [resident_bytes(each.server.pid) for each in made] == [0]

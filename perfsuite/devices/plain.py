@@ -19,7 +19,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
+
+import numpy as np
 
 from perfsuite.boundary import CaseError
 from perfsuite.devices.protocol import Comparison, Device, Gang, Rng
@@ -41,7 +43,7 @@ INTEGERS = frozenset("?bBhHiIlLqQnN")
 # One wrong element hides in the L2 norm of a million: no element may be off by more than this
 # many tolerances, relative to its own size and the typical size of all.
 ELEMENT_FACTOR = 32.0
-CHUNK = 1 << 16
+CHUNK = 1 << 26
 POISON_BYTE = 0x7F
 
 
@@ -183,26 +185,45 @@ def worst(comparisons: Iterable[Comparison]) -> Comparison:
     return replace(max(found, key=lambda c: (bool(c.reason), c.error)), limit=limit)
 
 
-class Worst(NamedTuple):
-    """How many elements are too far off, and which is the farthest, counted in a row."""
+def compared(
+    parts: Callable[[], Iterable[tuple[int, Any, Any]]],
+    values_at: Callable[[int], tuple[Any, Any]],
+    shape: Sequence[int],
+    limit: float,
+) -> Comparison:
+    """Compare numbers by their relative L2 error and the worst element.
 
-    wrong: int
-    place: int
-    got: Any
-    expected: Any
-
-
-def wrong(error: float, limit: float, worst: Worst, shape: Sequence[int]) -> Comparison:
-    """Return what is wrong with numbers of this shape."""
-    rest, index = worst.place, list[int]()
-    for length in reversed(shape):
-        rest, at = divmod(rest, length)
-        index.insert(0, at)
+    ``parts`` are arrays of numpy's or torch's: where one begins, how far it is off, what it should
+    be. ``values_at`` returns what is at a place, and what should be.
+    """
+    elements = math.prod(shape)
+    # Of most outputs there is one part, made once: on a GPU each step takes longer to issue than
+    # to do.
+    kept = list(parts()) if elements <= CHUNK else []
+    delta = size = 0.0
+    for _, off, should_be in kept or parts():
+        delta, size = delta + (off * off).sum(), size + (should_be * should_be).sum()
+    scale = math.sqrt(size) or 1.0
+    error = math.sqrt(delta) / scale
+    typical = scale / math.sqrt(max(1, elements)) if math.isfinite(scale) else 0.0
+    # Where all together are too far off, at least one is by half of that: no count is 0.
+    allowed = limit * (ELEMENT_FACTOR if error <= limit else 1 / 2)
+    count, place, most = 0, 0, 0.0
+    for start, off, should_be in kept or parts():
+        excess = abs(off) - allowed * (abs(should_be) + typical)
+        excess[~(excess < math.inf)] = math.inf  # what is no number is as far off as can be
+        if (highest := float(excess.max())) > 0:
+            count += int((excess > 0).sum())
+            if highest > most:
+                most, place = highest, start + int(excess.argmax())
+    if not count and error <= limit:
+        return Comparison(error, limit)
     what = f"relative error {error:.3g}, allowed {limit:.3g}"
     if not math.isfinite(error):
         error, what = math.inf, "NaN or infinity in the output"
-    told = f"{worst.wrong} of {math.prod(shape)} elements are wrong, worst at {index}: "
-    got, expected = (f"{x:.6g}" if isinstance(x, float) else x for x in (worst.got, worst.expected))
+    index = [int(each) for each in np.unravel_index(place, shape)]
+    told = f"{count} of {elements} elements are wrong, worst at {index}: "
+    got, expected = (f"{x:.6g}" if isinstance(x, float) else x for x in values_at(place))
     return Comparison(error, limit, f"{told}got {got}, expected {expected}; {what}")
 
 
@@ -284,55 +305,30 @@ class _Numbers:
         flat = [each for (each,) in struct.iter_unpack(kind, view.tobytes())]
         return cls(flat, view.shape or (1,), TOLERANCES.get(kind, 0.0))
 
+    @np.errstate(all="ignore")  # infinity less infinity is no number, which is told
     def compared(self, want: _Numbers, tolerance: float | None, where: str) -> Comparison:
         """Compare with other numbers by shape, relative L2 error and worst element."""
         limit = self.limit if tolerance is None else tolerance
         if self.shape != want.shape or len(self.flat) != len(want.flat):
             return Comparison(math.inf, limit, f"shape {self.shape} not {want.shape}{where}")
-        delta = size = 0.0
         try:
-            for _, off, should_be in self._chunks(want):
-                delta, size = math.hypot(delta, *off), math.hypot(size, *should_be)
+            # By Python's own numbers: beyond 2^53 floats take neighbours for one.
+            off = np.array([*map(operator.sub, self.flat, want.flat)], dtype=float)
+            should_be = np.array(want.flat, dtype=float)
+            # Squares of large numbers would be none.
+            unit = np.abs(should_be).max(initial=0.0) or 1.0
         except OverflowError:  # no float is as large as some integers
             is_same = list(self.flat) == list(want.flat)
             error, why = (0.0, "") if is_same else (math.inf, f"integers differ{where}")
             return Comparison(error, limit, why)
-        scale = size or 1.0
-        error = delta / scale
-        found = self._worst(want, limit, scale, error) if error else None
-        if not found:
-            return Comparison(error, limit)
-        parts = (2,) if len(self.flat) > math.prod(self.shape) else ()  # of complex numbers
-        told = wrong(error, limit, found, (*self.shape, *parts))
-        return replace(told, reason=told.reason + where)
-
-    def _worst(self, want: _Numbers, limit: float, scale: float, error: float) -> Worst | None:
-        """Find the element that is the farthest off, if one is too far or all together are."""
-        typical = scale / math.sqrt(len(self.flat)) if math.isfinite(scale) else 0.0
-        # Where all together are too far off, at least one is by half of that: no count is 0.
-        allowed = limit * (ELEMENT_FACTOR if error <= limit else 1 / 2)
-        count, place, most = 0, 0, 0.0
-        for start, off, should_be in self._chunks(want):
-            for index, (each, right) in enumerate(zip(off, should_be, strict=True), start):
-                excess = abs(each) - allowed * (abs(right) + typical)
-                excess = excess if math.isfinite(excess) else math.inf
-                count += excess > 0
-                if excess > most:
-                    place, most = index, excess
-        if not count and error <= limit:
-            return None
-        return Worst(count, place, self.flat[place], want.flat[place])
-
-    def _chunks(self, want: _Numbers) -> Iterator[tuple[int, list[Any], Sequence[Any]]]:
-        """Yield where each part begins, how far it is off, and what it should be."""
-        for start in range(0, len(self.flat), CHUNK):
-            should_be = want.flat[start : start + CHUNK]
-            # By Python's own numbers: beyond 2^53 floats take neighbours for one.
-            yield (
-                start,
-                list(map(operator.sub, self.flat[start : start + CHUNK], should_be)),
-                should_be,
-            )
+        found = compared(
+            lambda: [(0, off / unit, should_be / unit)] if len(off) else [],
+            lambda place: (self.flat[place], want.flat[place]),
+            # Complex numbers have two parts.
+            (*self.shape, *((2,) if len(self.flat) > math.prod(self.shape) else ())),
+            limit,
+        )
+        return replace(found, reason=found.reason and found.reason + where)
 
 
 # What lies in the arguments of a launch: whether it changed, and other data in its place.

@@ -8,6 +8,7 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from perfsuite.boundary import CaseError, DeviceError
 from perfsuite.devices import plain
-from perfsuite.devices.plain import ELEMENT_FACTOR, POISON_BYTE, PlainDevice, pairs
+from perfsuite.devices.plain import CHUNK, POISON_BYTE, PlainDevice, pairs
 from perfsuite.devices.protocol import Comparison, Device, Rng, open_device
 from perfsuite.model import TracedKernel
 
@@ -29,7 +30,6 @@ TOLERANCES = {
     torch.float8_e4m3fn: 6e-2,
     torch.float8_e5m2: 6e-2,
 }
-CHUNK = 1 << 26
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -138,37 +138,13 @@ def _compare_one(got: torch.Tensor, want: torch.Tensor, tolerance: float | None)
         got, want = torch.view_as_real(got.resolve_conj()), torch.view_as_real(want.resolve_conj())
     if got.dtype == want.dtype and torch.equal(got, want.to(got.device)):
         return Comparison(0.0, limit)
-    return _compare_flat(got.reshape(-1), want.reshape(-1), limit, tuple(got.shape))
-
-
-def _compare_flat(
-    flat: torch.Tensor, reference: torch.Tensor, limit: float, shape: tuple[int, ...]
-) -> Comparison:
-    # Of most outputs there is one part, made once: on a GPU each step takes longer to issue than
-    # to do.
-    is_small = flat.numel() <= CHUNK
-    kept = list(_parts(flat, reference)) if is_small else []
-    sums = torch.zeros(2, dtype=torch.float64, device=flat.device)
-    for _, off, should_be in kept or _parts(flat, reference):
-        sums += torch.stack((off.square().sum(), should_be.square().sum()))
-    delta, size = sums.tolist()
-    scale = math.sqrt(size) or 1.0
-    error = math.sqrt(delta) / scale
-    typical = scale / math.sqrt(max(1, flat.numel())) if math.isfinite(scale) else 0.0
-    # Where all together are too far off, at least one is by half of that: no count is 0.
-    allowed = limit * (ELEMENT_FACTOR if error <= limit else 1 / 2)
-    count, place, most = 0, 0, 0.0
-    for start, off, should_be in kept or _parts(flat, reference):
-        # What is no number is as far off as can be.
-        excess = (off.abs() - allowed * (should_be.abs() + typical)).nan_to_num(math.inf)
-        if (highest := float(excess.max())) > 0:
-            count += int((excess > 0).sum())
-            if highest > most:
-                most, place = highest, start + int(excess.argmax())
-    if not count and error <= limit:
-        return Comparison(error, limit)
-    worst = plain.Worst(count, place, flat[place].item(), reference[place].item())
-    return plain.wrong(error, limit, worst, shape)
+    flat, reference = got.detach().reshape(-1), want.detach().reshape(-1)
+    return plain.compared(
+        partial(_parts, flat, reference),
+        lambda place: (flat[place].item(), reference[place].item()),
+        got.shape,
+        limit,
+    )
 
 
 # Mistakes are made in the end of a result, where a tile may be missing; a whole one costs seconds.
@@ -279,8 +255,10 @@ def refill(arguments: Any, fresh: Any, outputs: Sequence[Any]) -> bool:
             is_read_by_host = has_gpu and not (old.is_cuda or is_pinned)
             if is_read_by_host and not torch.equal(*both):
                 return False
-        elif not (old is new or (_tells_all(old) and old == new)):
-            return False
+        elif old is not new:
+            tells_all = isinstance(old, PLAIN) or plain.is_frozen(old) or plain.is_flat(old)
+            if not tells_all or old != new:
+                return False
     for old, new in found.values():
         old.copy_(new)
     return True
@@ -295,10 +273,6 @@ def _inside(value: Any) -> dict[Any, Any] | None:
             return {0: value.crow_indices(), 1: value.col_indices(), 2: value.values()}
         return None
     return vars(value) if isinstance(value, torch.nn.Module) else plain.parts(value)
-
-
-def _tells_all(value: Any) -> bool:
-    return isinstance(value, PLAIN) or plain.is_frozen(value) or plain.is_flat(value)
 
 
 def _is_stored(value: Any) -> bool:

@@ -64,7 +64,7 @@ class Session:
     axes: Axes
     settings: Settings
     seed: int
-    check_seed: int | None = None
+    check_seed: int = 0
     announce: Callable[[str], object] = lambda _phase: None
     built: Buildable | None = None
     plan: Plan | None = None
@@ -108,9 +108,9 @@ class Session:
                 self.told["backend"] = "played"
                 return
             if is_thorough:
-                self._note(check(self.device, built, seed=self._data_seed))
+                self._note(check(self.device, built, seed=self.check_seed))
             else:
-                self.checked = marked(self.device, built, seed=self._data_seed)
+                self.checked = marked(self.device, built, seed=self.check_seed)
             inputs = built.make_inputs(self.device.rng(self.seed * SEEDS))
             if (peak := self.device.peak_bytes(built.fn, inputs)) is not None:
                 self.exact[PEAK_BYTES.name] = float(peak)
@@ -120,10 +120,6 @@ class Session:
             if KERNELS in self.case.metrics and KERNELS.name not in self.exact:
                 counted = count_kernels(self.device.context(self.seed), partial(built.fn, *inputs))
                 self.exact[KERNELS.name] = counted
-
-    @property
-    def _data_seed(self) -> int:
-        return self.seed if self.check_seed is None else self.check_seed
 
     def _note(self, checked: Checked) -> None:
         self.checked, self.limit = checked, checked.limit
@@ -139,7 +135,7 @@ class Session:
         with self.phase("check"):
             is_other = known is None or not known.mark or known.mark != self.checked.mark
             if self.device.agree(float(is_other)) or known is None:
-                known = check(self.device, self.built, seed=self._data_seed, is_thorough=False)
+                known = check(self.device, self.built, seed=self.check_seed, is_thorough=False)
             self._note(known)
 
     def launches(self, sets: int) -> list[Callable[[], object]]:

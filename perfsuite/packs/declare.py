@@ -256,17 +256,14 @@ def _by_axes(build: Function, *, smoke: Any, full: Any, fields: dict[str, Any]) 
     told = "case(axes=...) goes with API 3: list the points of each tier, as operator says"
     with suppress(DeprecationWarning):  # where warnings are errors an old pack would be none
         warnings.warn(told, DeprecationWarning, stacklevel=3)
-    fields = {"only": None, "waits": None, "full_only": (), **fields}
-    axes, only, waits, full_only = map(fields.pop, ("axes", "only", "waits", "full_only"))
+    fields = {"only": None, **fields}
+    axes, only = map(fields.pop, ("axes", "only"))
 
     def points() -> Iterator[tuple[Tier, Axes]]:
         for tier, some in ((Tier.SMOKE, smoke), (Tier.NIGHTLY, {}), (Tier.FULL, full)):
             for each in grid({name: [*values] for name, values in {**axes, **dict(some)}.items()}):
-                if only and not only(**each):
-                    continue
-                is_full = any(all(each[a] in v for a, v in one.items()) for one in full_only)
-                is_late = tier is Tier.SMOKE and waits and waits(**each)
-                yield Tier.FULL if is_full else Tier.NIGHTLY if is_late else tier, each
+                if not only or only(**each):
+                    yield tier, each
 
     return _case(build, axes, points(), fields)
 

@@ -11,7 +11,7 @@ import tomllib
 import zipfile
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import Distribution, distributions, entry_points
 from pathlib import Path
 
@@ -158,16 +158,24 @@ def file_of(pack: Pack) -> Path | None:
     """Return the file of a pack's module, wherever it is installed; None where there is none."""
     if pack.origin.startswith("file:"):
         return Path(pack.place)
-    top, *inner = modules_of(pack)
     with suppress(ImportError, ValueError):
-        spec = PathFinder.find_spec(top, [pack.folder]) if pack.folder else None
-        spec = spec or importlib.util.find_spec(top)
-        for name in inner:  # not as Python does it, which imports each package
-            places = spec and spec.submodule_search_locations
-            spec = PathFinder.find_spec(name, [*places]) if places else None
+        spec = spec_of(modules_of(pack), pack.folder)
         if spec and spec.has_location and spec.origin:
             return Path(spec.origin).resolve()
     return None
+
+
+def spec_of(names: Sequence[str], folder: str = "") -> ModuleSpec | None:
+    """Return what a module of these names, one in the other, is imported by, first of a folder.
+
+    Python itself would import each package above it. ValueError for one that was made by hand.
+    """
+    spec = PathFinder.find_spec(names[0], [folder]) if folder else None
+    spec = spec or importlib.util.find_spec(names[0])
+    for name in names[1:]:
+        places = spec and spec.submodule_search_locations
+        spec = PathFinder.find_spec(name, [*places]) if places else None
+    return spec
 
 
 def wheels_of(packs: Iterable[Pack]) -> dict[str, Wheel]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.machinery import SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -68,8 +68,7 @@ from perfsuite.model import (
 )
 from perfsuite.packs.declare import Implementation, Operator
 from perfsuite.packs.find import GROUP, Fault
-from perfsuite.store.codec import convert, encode, read_json, take_schema
-from perfsuite.store.files import is_absent, read
+from perfsuite.store.codec import convert, encode, read_json, read_stored
 
 T = TypeVar("T")
 
@@ -79,14 +78,11 @@ ARCH = re.compile(r"sm_(\d+)([af]?)(\+?)\Z")
 TARGET = re.compile(r"sm_\d{2,3}[af]?\Z")
 NO_DOCSTRINGS = 2  # PYTHONOPTIMIZE=2: Python itself drops them all
 NEEDS = ("device", "arch", "gpus", "package", "feature")
-CALLED = ("build", "work", "memory_bytes")
 HOOKS = sorted(name for name in vars(hooks) if name.startswith("perf_"))
 # What a pack's kernels were compiled as on a GPU, beside its modules.
 RECORDED, RECORDED_SCHEMA = "codegen.json", "perfsuite.codegen/1"
 # What may not come into pytest's process by a pack.
 HEAVY = "torch"
-# A page is read by a person.
-MOST_ROWS, MOST_COLUMNS, MOST_SECTIONS = 1000, 50, 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +175,8 @@ def _recorded(source: Pack, package: Any) -> Iterator[Kernel]:
     for folder in map(Path, getattr(package, "__path__", ())):
         file, where = folder / RECORDED, str(folder / RECORDED)
         try:
-            if is_absent(file):
+            if (found := read_stored(file, RECORDED_SCHEMA)) is None:
                 continue
-            found = read_json(read(file), where=where)
-            take_schema(found, RECORDED_SCHEMA, where=where)
             kernels = convert(found, Recorded, where=where).kernels
         except OSError as error:
             raise source.refuse(f"{where} cannot be read: {error.strerror}") from error
@@ -241,9 +235,8 @@ def _imported(source: Pack) -> Any:
             return entry.load()
         name = f"perfsuite_file_{source.name}"
         loader = SourceFileLoader(name, value)
-        spec = ModuleSpec(name, loader, origin=value)
-        spec.has_location = True
         # Registered before it runs: dataclasses and inspect look a class's module up there.
+        spec: Any = importlib.util.spec_from_file_location(name, value, loader=loader)
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
     except (Exception, SystemExit) as error:
@@ -337,24 +330,6 @@ def _of_case(case: Case) -> Iterator[Fault]:
     for budget in case.budgets:
         yield from _of_metric(case, budget.metric, "a budget")
     yield from _of_needs(case.needs)
-    yield from _of_calls(case)
-
-
-def _of_calls(case: Case) -> Iterator[Fault]:
-    """Yield a builder or formula that cannot be called with the axes."""
-    parts = {part: getattr(case, part) for part in CALLED if getattr(case, part)}
-    parts |= {f"ceilings[{name!r}]": shows for name, shows in case.ceilings.items()}
-    for part, function in parts.items():
-        words = ("ctx", *case.axes) if part == "build" else (*case.axes,)
-        try:
-            signature = inspect.signature(function)
-        except (TypeError, ValueError):  # some builtins have none; calling them will tell
-            continue
-        try:
-            signature.bind(*words[: len(words) - len(case.axes)], **dict.fromkeys(case.axes))
-        except TypeError as error:
-            what = f"{part}{signature} cannot be called with the axes: {error}"
-            yield what, f"declare {part}({', '.join(words)}); **_ takes axes it ignores"
 
 
 def _of_axis(case: Case, axis: str) -> Iterator[Fault]:
@@ -446,11 +421,6 @@ def _of_kernel(kernel: Kernel) -> Iterator[Fault]:
         yield f"targets {kernel.targets!r} are none, or one twice", "name each target once"
     for target in sorted(set(kernel.expects) - set(kernel.targets)):
         yield f"expects names {target!r}, which is no target of it", "add it to targets"
-    constants: Mapping[str, Any] = kernel.constants
-    for key, value in constants.items():
-        if not isinstance(value, (str, int, float, type(None))):
-            what = f"constant {key!r} has the value {value!r}, a {type(value).__name__}"
-            yield what, "use str, int, float, bool or None, which can be handed on as they are"
 
 
 class Listing(Struct, frozen=True):
@@ -671,28 +641,20 @@ def _listening(pack: Pack) -> pluggy.PluginManager:
 
 def _cut(returned: Section | Sequence[Section]) -> Iterator[Section]:
     """Yield the sections that a hook returned, each with as much as a page has room for."""
-    found = (returned,) if isinstance(returned, Section) else tuple(returned)
-    for section in found[:MOST_SECTIONS]:
+    for section in (returned,) if isinstance(returned, Section) else returned:
         if not isinstance(section, Section):
             raise TypeError(f"returned {section!r}, which is no perfsuite.Section")
-        rows: list[tuple[str, ...]] = []
-        room = boundary.PAGE_CHARACTERS
-        for row in section.rows[:MOST_ROWS]:
-            cells = tuple(map(plain, row[:MOST_COLUMNS]))
-            room -= sum(map(len, cells))
+        table, room = list[tuple[str, ...]](), boundary.PAGE_CHARACTERS
+        for row in (section.columns, *section.rows):
+            table.append(tuple(map(plain, row)))
+            room -= 1 + sum(map(len, table[-1]))
             if room < 0:
                 break
-            rows.append(cells)
         text = plain(section.text, most=boundary.PAGE_CHARACTERS)
-        if len(rows) < len(section.rows):
-            text += f" The table ends after {len(rows)} of {len(section.rows)} rows."
-        if wide := len(section.columns[MOST_COLUMNS:]):
-            text += f" {wide} columns are left out."
+        if len(table) <= len(section.rows):
+            text += f" The table ends after {len(table) - 1} of {len(section.rows)} rows."
         title = plain(section.title, most=NAME_CHARACTERS)
-        columns = tuple(map(plain, section.columns[:MOST_COLUMNS]))
-        yield Section(title=title, text=text, columns=columns, rows=tuple(rows))
-    if more := found[MOST_SECTIONS:]:
-        yield Section(title=f"{len(more)} more sections are left out")
+        yield Section(title=title, text=text, columns=table[0], rows=tuple(table[1:]))
 
 
 def chosen_accelerator(device: str, packs: Iterable[Pack]) -> Accelerator | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import operator
 import random
 import re
@@ -12,7 +11,6 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cache
-from importlib.machinery import PathFinder
 from typing import NamedTuple, TypeVar
 
 from perfsuite.boundary import UsageError
@@ -27,6 +25,7 @@ from perfsuite.model import (
     built_in,
 )
 from perfsuite.packs import GRAMMAR
+from perfsuite.packs.find import spec_of
 from perfsuite.packs.load import ARCH, RESERVED
 
 # A variant, or its id where no more is known.
@@ -86,7 +85,6 @@ class Word(NamedTuple):
 class Selection:
     """Alternatives, each of which a variant must meet whole; none take all."""
 
-    text: str = ""
     alternatives: tuple[tuple[Term | Word, ...], ...] = ()
 
     def accepts(self, variant: Variant | str) -> bool:
@@ -118,7 +116,7 @@ def parse_selection(text: str) -> Selection:
     read is a ``UsageError``.
     """
     if re.search("[=<>]", _INSIDE.sub("", text)):
-        return Selection(text, (tuple(_terms(text)),))
+        return Selection((tuple(_terms(text)),))
     found: list[list[Term | Word]] = []
     joins, is_wanted = False, True
     for each in _INSIDE.sub(lambda found: "".join(found[0].split()), text).split():
@@ -132,7 +130,7 @@ def parse_selection(text: str) -> Selection:
     if joins or not is_wanted:
         what = f"the selection ends in {text.rsplit(maxsplit=1)[-1]!r}"
         raise UsageError(what, where=repr(text), remedy="write a word behind it")
-    return Selection(text, tuple(map(tuple, found)))
+    return Selection(tuple(map(tuple, found)))
 
 
 def _terms(text: str) -> Iterator[Term]:
@@ -239,18 +237,10 @@ def missing_of(needs: Iterable[Need], facts: DeviceFacts) -> str:
 @cache
 def is_installed(name: str) -> bool:
     """Say whether a module can be imported, without importing it or its parents."""
-    first, *rest = name.split(".")
     try:
-        spec = importlib.util.find_spec(first)
+        return spec_of(name.split(".")) is not None
     except ValueError:  # a module made by hand, without a spec
         return True
-    full = first
-    for part in rest:
-        if spec is None or spec.submodule_search_locations is None:
-            return False
-        full = f"{full}.{part}"
-        spec = PathFinder.find_spec(full, list(spec.submodule_search_locations))
-    return spec is not None
 
 
 def order(variants: Iterable[Variant], seed: int) -> tuple[Variant, ...]:

@@ -11,12 +11,11 @@ same reason variants share no table: what is known of a run has a file of its ow
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -27,15 +26,14 @@ from msgspec.structs import asdict, replace
 
 from perfsuite.boundary import StoreError, hidden, plain
 from perfsuite.model import CLOCKS, BaselineEntry, BaselineMetric, Pack, Record, Run, Sku, Source
+from perfsuite.packs.find import file_of, modules_of
 from perfsuite.stats import hodges_lehmann, pooled
 from perfsuite.store import files
-from perfsuite.store.codec import convert, damaged, read_json, round_digits, take_schema
+from perfsuite.store.codec import convert, damaged, read_stored, round_digits
 from perfsuite.store.files import (
     checked_name,
     inside,
-    is_absent,
     listed,
-    read,
     refusing,
     replace_file,
 )
@@ -119,11 +117,7 @@ def sku_folder(root: Path, slug: str) -> Path:
 
 def pack_path(folder: Path, pack: str) -> Path:
     """Return the file of a pack; a name that would lead elsewhere is refused."""
-    path = folder / f"{checked_name(pack, 'pack name', where=folder)}.json"
-    if path.name == SKU_FILE:
-        told = f"pack name {pack!r} is taken by {SKU_FILE}"
-        raise StoreError(told, where=str(folder), remedy="rename the pack")
-    return path
+    return folder / f"{checked_name(pack, 'pack name', where=folder)}.json"
 
 
 def run_path(folder: Path, run_id: str) -> Path:
@@ -170,12 +164,7 @@ def runs_in(folder: Path) -> list[Path]:
 def _object_in(path: Path) -> dict[str, Any] | None:
     """Return what a file of ours holds but its schema; None only where there is no file."""
     with _reading(path):
-        if is_absent(path):
-            return None
-        data = read(path)
-    found = read_json(data, where=str(path))
-    take_schema(found, BASELINE_SCHEMA, where=str(path))
-    return found
+        return read_stored(path, BASELINE_SCHEMA)
 
 
 def read_sku(folder: Path) -> Sku:
@@ -193,8 +182,7 @@ def read_sku(folder: Path) -> Sku:
 def read_pack(folder: Path, pack: str) -> dict[str, StoredEntry]:
     """Return the entries of a pack by variant, each checked by itself."""
     path = pack_path(folder, pack)
-    found = _object_in(path)
-    if found is None:
+    if (found := _object_in(path)) is None:
         return {}
     sheet = convert(found, _Sheet, where=str(path))
     if (sheet.sku, sheet.pack) != (folder.name, pack):
@@ -343,22 +331,11 @@ def shipped_by(packs: Iterable[Pack]) -> tuple[Shipped, ...]:
     """Return the folders of baselines inside the packs' packages; a single file ships none."""
     found = []
     for pack in packs:
-        kind, _, value = pack.origin.partition(":")
-        name, _, folder = value.partition("@")
-        top, *inner = name.partition(":")[0].split(".")
-        places = [Path(folder, top)] if folder else []
-        if not folder and top and kind == "module":
-            with suppress(ImportError, ValueError):
-                spec = importlib.util.find_spec(top)
-                places = [*map(Path, spec.submodule_search_locations or ())] if spec else []
-        if kind != "module" or not top or not places:
-            continue
-        # The innermost package is the one that ships.
-        place = places[0]
-        while inner and (place / inner[0]).is_dir():
-            place /= inner.pop(0)
-        if os.path.lexists(place / FOLDER):
-            found.append(Shipped(pack.name, place / FOLDER))
+        file = None if pack.origin.startswith("file:") else file_of(pack)
+        # A module that stands alone is in no package; the innermost is the one that ships.
+        if file and (file.name == "__init__.py" or modules_of(pack)[1:]):
+            folder = file.parent / FOLDER
+            found += [Shipped(pack.name, folder)] if os.path.lexists(folder) else []
     return tuple(found)
 
 
@@ -398,7 +375,13 @@ class Baselines:
             except StoreError as error:
                 if not shipper:
                     raise
-                raise _unusable(shipper, error) from error
+                # Who runs the pack cannot correct its files.
+                raise StoreError(
+                    f"a baseline that the pack {shipper!r} ships is not usable: {error.what}",
+                    where=error.where,
+                    remedy="install the pack again or tell its author; without it: --perf-packs "
+                    f"with the others, or pip uninstall what brings {shipper!r}",
+                ) from error
             if shipper and differs:
                 notes.append(f"the baseline that {shipper} ships is not used: {folder}: {differs}")
             elif shipper:
@@ -432,16 +415,6 @@ class Baselines:
         by = f" shipped by {variant_id.partition('.')[0]}" if variant_id in self.shipped else ""
         what = "accepted machine code for" if "target" in self.sku.facts else "baseline"
         return f"{what} {self.sku.slug}{by}"
-
-
-def _unusable(pack: str, error: StoreError) -> StoreError:
-    """Name the pack in what is wrong with its files: who runs it cannot correct them."""
-    return StoreError(
-        f"a baseline that the pack {pack!r} ships is not usable: {error.what}",
-        where=error.where,
-        remedy="install the pack again or tell its author; without it: --perf-packs "
-        f"with the others, or pip uninstall what brings {pack!r}",
-    )
 
 
 # A third of the smallest threshold (0.25 %): what moves less is noise, and only makes diffs.

@@ -8,11 +8,13 @@ import reprlib
 
 # By name: a pack may replace what the module holds.
 from json import JSONDecodeError, dumps, loads
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from perfsuite.boundary import MAGNITUDE, MOST_WHOLE, StoreError, is_measurable
+from perfsuite.store.files import is_absent, read
 
 T = TypeVar("T")
 
@@ -24,7 +26,7 @@ _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 def encode(value: object) -> bytes:
     """Return a value as one line of JSON; NaN and infinity are refused."""
     try:
-        plain = msgspec.to_builtins(value, enc_hook=_to_number)
+        plain = msgspec.to_builtins(value, enc_hook=plain_value)
         text = dumps(plain, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
         raise StoreError(
@@ -35,24 +37,13 @@ def encode(value: object) -> bytes:
     return text.encode("utf-8", "replace")
 
 
-def _to_number(value: object) -> object:
-    """Turn numpy's scalars into Python's."""
-    if isinstance(value, numbers.Integral):
-        return int(value)
-    if isinstance(value, numbers.Real):
-        return float(value)
-    raise TypeError(f"{type(value).__name__} is not plain data")
-
-
-def decode(data: bytes, kind: type[T]) -> T:
-    """Return a value from a message of this package's own; for stored text see ``read_json``."""
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise StoreError(
-            f"cannot read a {kind.__name__} from {reprlib.repr(data)}: {error}",
-            remedy="both ends of a message must be of one perfsuite version",
-        ) from error
+def plain_value(value: object) -> object:
+    """Return libraries' kinds of text and numbers as Python's: torch's version, numpy's scalars."""
+    kinds: dict[type, Any] = {str: str, numbers.Integral: int, numbers.Real: float}
+    for kind, own in kinds.items():
+        if isinstance(value, kind):
+            return own(value)
+    raise TypeError(f"{value!r} of type {type(value).__name__} is not plain data")
 
 
 def schema_of(kind: type, *, title: str, version: int) -> str:
@@ -136,6 +127,18 @@ def take_schema(value: dict[str, Any], schema: str, *, where: str) -> None:
             where=where,
             remedy="use the perfsuite version that wrote the file, or make the file again",
         )
+
+
+def read_stored(path: Path, schema: str) -> dict[str, Any] | None:
+    """Return what a file of ours holds but its schema, None where there is no file.
+
+    Raises OSError, StoreError.
+    """
+    if is_absent(path):
+        return None
+    found = read_json(read(path), where=str(path))
+    take_schema(found, schema, where=str(path))
+    return found
 
 
 def damaged(what: str, where: str) -> StoreError:

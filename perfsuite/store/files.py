@@ -11,7 +11,6 @@ import gzip
 import os
 import re
 import reprlib
-import resource
 import stat
 import zlib
 from abc import ABC, abstractmethod
@@ -20,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Self
 
-from perfsuite.boundary import FILE_BYTES, NAME_CHARACTERS, PerfError, StoreError, UsageError
+from perfsuite.boundary import FILE_BYTES, NAME_CHARACTERS, PerfError, StoreError
 
 # It leads nowhere and is no option.
 FILE_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._+-]{{0,{NAME_CHARACTERS - 1}}}\Z")
@@ -129,21 +128,6 @@ def is_absent(path: Path) -> bool:
 def listed(folder: Path) -> list[str]:
     """Return the names in a folder, none where there is no folder; raises OSError."""
     return [] if is_absent(folder) else sorted(each.name for each in folder.iterdir())
-
-
-def refuse_few_files(needed: int) -> None:
-    """Raise UsageError unless this process may open so many more files, pipes and sockets."""
-    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        left = most - len(list(Path("/proc/self/fd").iterdir()))
-    except OSError:  # not even this one
-        left = 0
-    if most != resource.RLIM_INFINITY and left < needed:
-        raise UsageError(
-            f"this process may open {left} more files, and needs {needed}",
-            where=f"the limit of open files is {most}",
-            remedy=f"raise it before the run: ulimit -n {max(1024, 2 * (most + needed))}",
-        )
 
 
 def replace_file(path: Path, data: bytes) -> Path:

@@ -37,11 +37,18 @@ from perfsuite.model import (
     Verdict,
     Word,
 )
-from perfsuite.store.codec import convert, damaged, encode, read_json, round_digits, take_schema
+from perfsuite.store.codec import (
+    convert,
+    damaged,
+    encode,
+    read_json,
+    read_stored,
+    round_digits,
+    take_schema,
+)
 from perfsuite.store.files import (
     Closable,
     checked_name,
-    is_absent,
     listed,
     locked,
     opened,
@@ -489,9 +496,5 @@ def _references(folder: Path) -> References:
     path = folder / _REFERENCES
     remedy = "remove it, and name the reference again: perfsuite baseline reset"
     with refusing("cannot read which runs are the reference", path, remedy=remedy):
-        if is_absent(path):
-            return References()
-        data = read(path)
-    found = read_json(data, where=str(path))
-    take_schema(found, REFERENCES_SCHEMA, where=str(path))
-    return convert(found, References, where=str(path))
+        found = read_stored(path, REFERENCES_SCHEMA)
+    return convert(found or {}, References, where=str(path))

@@ -10,12 +10,8 @@ from msgspec.structs import replace
 from perfsuite.boundary import DeviceError, UsageError, plain
 from perfsuite.model import Kernel, Pack, Tier, Tree
 from perfsuite.packs.load import Listing
-from perfsuite.store.files import refuse_few_files
 from perfsuite.workers.messages import raw
 from perfsuite.workers.process import EndedError, Process, Setup, Slot, hear
-
-# What it takes to have a server, and what is open for each pack that it lists.
-FILES, FILES_PER_PACK = 10, 2
 
 
 def load_catalogue(
@@ -34,7 +30,6 @@ def load_catalogue(
     """
     given = (tier, tuple(heavy), tuple(sys.path), tree)
     asked = {source.name: Listing(source, *given) for source in sources if not source.error}
-    refuse_few_files(FILES + FILES_PER_PACK * len(asked))
     try:
         raw(list(asked.values()))
     except UnicodeEncodeError as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import socket
-from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -26,6 +25,7 @@ from perfsuite.model import (
     Tree,
 )
 from perfsuite.packs.load import Listing
+from perfsuite.store.codec import plain_value
 from perfsuite.store.files import Closable
 
 # How a worker exits that failed and could not say why: its socket was closed under it.
@@ -132,20 +132,7 @@ STEPS: dict[str, tuple[Any, Any]] = {
 }
 
 
-def _plain_value(value: Any) -> str | float | int:
-    # Libraries have their own kinds of text and numbers: torch's version, numpy's scalars.
-    for kind in (str, float, int):
-        if isinstance(value, kind):
-            return kind(value)
-    raise TypeError(f"{value!r} of type {type(value).__name__} cannot travel to the panel")
-
-
-_ENCODER = msgspec.json.Encoder(enc_hook=_plain_value)
-
-
-@cache
-def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind)
+_ENCODER = msgspec.json.Encoder(enc_hook=plain_value)
 
 
 def raw(value: Any) -> msgspec.Raw:
@@ -161,7 +148,7 @@ def read(value: bytes | msgspec.Raw, kind: Any) -> Any:
     try:
         text = plain(bytes(value).decode(), most=MESSAGE_BYTES)
         text = _ESCAPE.sub(lambda found: found[0] if found[0] in _KEPT else REPLACEMENT, text)
-        return _decoder(kind).decode(text)
+        return msgspec.json.decode(text, type=kind)
     except (UnicodeDecodeError, RecursionError, msgspec.MsgspecError) as error:
         raise PerfError(f"damaged message {bytes(value)[:80]!r}: {error}") from error
 

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
 from functools import cached_property, partial
@@ -36,7 +37,7 @@ from perfsuite.model import (
     Variant,
     is_host_timed,
 )
-from perfsuite.store.files import Closable, refuse_few_files
+from perfsuite.store.files import Closable
 from perfsuite.workers.messages import Job
 from perfsuite.workers.process import (
     GRACE_S,
@@ -64,8 +65,6 @@ DEVICE_SHARE = 0.9
 UNSAID_BYTES = 2 << 30
 # Of a device that spoils more of all samples than this, the others cannot be trusted either.
 VOIDED_MOST = 0.2
-# What a slot has open at most: its server, workers of three waves, and its share of the run.
-FILES = 9
 
 
 class StoppedError(Exception):
@@ -242,13 +241,13 @@ class Panel(Closable):
     """The servers of one device, or of the ranks of gangs; from one thread at a time.
 
     Only ``stop`` may be called from another thread. ``units`` are the ranks' units, by rank, where
-    gangs are measured; ``slots`` are servers that were started before. ``samplings`` says how
-    variants are to be sampled; what a process chooses is kept, so that all others sample alike.
+    gangs are measured. ``samplings`` says how variants are to be sampled; what a process chooses is
+    kept, so that all others sample alike.
     Variants in ``compared`` (ids) are measured on both sides of the setup; ``begun`` has how many
     processes of a variant's stage there are already. None begins when ``is_over`` says so.
     """
 
-    def __init__(self, setup: Setup, units: Sequence[str] = (), slots: Sequence[Slot] = ()) -> None:
+    def __init__(self, setup: Setup, units: Sequence[str] = ()) -> None:
         self.setup = setup
         self.samplings: dict[str, Sampling] = {}
         self.compared: frozenset[str] = frozenset()
@@ -263,8 +262,9 @@ class Panel(Closable):
         self._leaving: Wave | None = None
         self._tracing: Process | None = None
         self._is_stopped = threading.Event()
-        refuse_few_files(FILES * setup.slots)
-        self.slots = slots or [Slot(index, setup) for index in range(setup.slots)]
+        with ExitStack() as stack:
+            self.slots = [stack.enter_context(Slot(index, setup)) for index in range(setup.slots)]
+            stack.pop_all()
         self._folder = tempfile.TemporaryDirectory(prefix="perfsuite-")
 
     def compare(self, sides: Mapping[Side, Code]) -> None:

@@ -23,7 +23,7 @@ import perfsuite
 from perfsuite.boundary import FRAME, NAME_CHARACTERS, DeviceError, PerfError, plain, python_path
 from perfsuite.devices.protocol import seeing
 from perfsuite.model import Accelerator, Gpu, Kernel, Settings, Side, Status, Tree, built_in
-from perfsuite.store.files import Closable
+from perfsuite.store.files import Closable, refusing
 from perfsuite.workers import messages
 from perfsuite.workers.messages import UNTOLD, Channel, Done, Ending
 
@@ -329,6 +329,14 @@ def _with_outputs(ranks: Sequence[Process], ended: EndedError) -> EndedError:
     return ended
 
 
+STARTING = refusing(
+    "no process can be started",
+    "this machine, or the limits of this process",
+    remedy="end other processes, or raise the limits: ulimit -n (files), ulimit -u (processes)",
+    kind=DeviceError,
+)
+
+
 class Slot(Closable):
     """Keeps one server alive, the process ``server``, and forks workers of it."""
 
@@ -349,6 +357,7 @@ class Slot(Closable):
         """End the server, which ends its workers."""
         self.server.close(grace_s)
 
+    @STARTING
     def _launched(self) -> Process:
         own = self._setup.accelerator
         preload = (own.folder, *own.preload) if own else ()
@@ -375,6 +384,7 @@ class Slot(Closable):
 
         return Process(ours, output, server.pid, end)
 
+    @STARTING
     def _fork(self) -> Process:
         with contextlib.ExitStack() as stack:
             ours, theirs = messages.pair()

@@ -25,7 +25,6 @@ from perfsuite.model import (
     Metric,
     Result,
     Settings,
-    Stage,
     Status,
     Tier,
     Variant,
@@ -33,8 +32,9 @@ from perfsuite.model import (
 from perfsuite.packs.find import discover
 from perfsuite.packs.load import load_pack
 from perfsuite.packs.select import missing_need
-from perfsuite.store.codec import decode, encode
+from perfsuite.store.codec import encode
 from perfsuite.workers.catalogue import load_catalogue
+from perfsuite.workers.messages import raw, read
 
 NUMBER = re.compile(r"\d[\d.]*")
 
@@ -130,16 +130,15 @@ def measure(variant: Variant, origin: str, device_name: str, seed: int = 0) -> R
         session.block()
     session.recheck()
     evidence = replace(session.finish(), unit=device.facts().unit)
-    parts = gang.gather(encode(evidence).decode())
+    parts = gang.gather(bytes(raw(evidence)).decode())
     gang.leave()  # not after a failure: the others may wait elsewhere, and torchrun ends them
     if gang.rank:
         return None
-    found = [decode(part.encode(), Evidence) for part in parts]
+    found = [read(part.encode(), Evidence) for part in parts]
     whole = merged(found, variant.case.metrics)
     return Result(
         variant=variant.id,
         status=Status.OK,
-        stage=Stage.SCREEN,
         evidence=(replace(whole, unit=gang_unit(each.unit for each in found)),),
         case_version=variant.case.version,
     )

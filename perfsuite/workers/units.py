@@ -35,9 +35,9 @@ from perfsuite.model import (
 )
 from perfsuite.packs.load import chosen_accelerator
 from perfsuite.stats import Variance
-from perfsuite.store.files import Closable, refuse_few_files
-from perfsuite.workers.panel import FILES, Panel
-from perfsuite.workers.process import Code, Setup, Slot
+from perfsuite.store.files import Closable
+from perfsuite.workers.panel import Panel
+from perfsuite.workers.process import Code, Setup
 from perfsuite.workers.rank import gang_unit
 
 # Runs with another word here do not see each other's locks: for tests that measure nothing real.
@@ -66,37 +66,26 @@ def _anywhere(_item: object, _panel: Panel) -> int:
 
 
 class Found(NamedTuple):
-    """A device and its GPUs, and the servers that start for some of them, by GPU."""
+    """A device and its GPUs, and panels of them whose servers start already, if any."""
 
     name: str
     gpus: tuple[Gpu, ...]
-    slots: dict[tuple[Gpu, ...], list[Slot]]
-
-    def close(self) -> None:
-        """End the servers that nobody took."""
-        while self.slots:
-            for slot in self.slots.popitem()[1]:
-                slot.close(0.0)
+    panels: tuple[Panel, ...] = ()
 
 
 def found(device: str) -> Found:
     """Return the device of the core that is meant, as far as no pack's is."""
-    name, gpus = automatic() if device == "auto" else (device, listed(device))
-    return Found(name, gpus, {})
+    return Found(*automatic()) if device == "auto" else Found(device, listed(device))
 
 
 def started(device: str, settings: Settings) -> Found:
     """Return the device that is meant, its servers about to start; raises DeviceError."""
     here = found(device)
-    try:
-        for setup in _setups(here.name, here.gpus, settings):
-            refuse_few_files(FILES * setup.slots)
-            slots = here.slots[setup.gpus] = []
-            slots.extend(Slot(index, setup) for index in range(setup.slots))
-    except BaseException:
-        here.close()
-        raise
-    return here
+    with ExitStack() as stack:
+        setups = _setups(here.name, here.gpus, settings)
+        panels = tuple(stack.enter_context(Panel(each)) for each in setups)
+        stack.pop_all()
+    return here._replace(panels=panels)
 
 
 def _setups(device: str, gpus: Sequence[Gpu], settings: Settings) -> list[Setup]:
@@ -114,7 +103,7 @@ def open_panels(
 ) -> tuple[Panel, ...]:
     """Open panels on all units of one product, or on the one device named; raises DeviceError.
 
-    Servers that are ``here`` and fit are taken.
+    Those that are ``here`` already are taken, unless a pack brings the device.
     """
     here = here or found(device)
     device, gpus, own = resolved(device, packs, here)
@@ -122,20 +111,18 @@ def open_panels(
         "origins": {pack.name: pack.origin for pack in packs if not pack.error},
         "kernels": tuple(kernel for pack in packs for kernel in pack.kernels),
     }
-    setups = _setups(device, gpus, settings)
-    if own:
-        owns = [structs.replace(own, units=(unit,)) for unit in own.units]
-        setups = [replace(setups[0], accelerator=each) for each in owns]
-    panels = []
-    for each in setups:
-        slots = () if own else here.slots.get(each.gpus, ())
-        panel = stack.enter_context(Panel(replace(each, **code), slots=slots))
-        if slots:  # they are the panel's now
-            del here.slots[each.gpus]
+    panels = () if own else here.panels
+    if not panels:
+        setups = _setups(device, gpus, settings)
+        if own:
+            owns = [structs.replace(own, units=(unit,)) for unit in own.units]
+            setups = [replace(setups[0], accelerator=each) for each in owns]
+        panels = tuple(stack.enter_context(Panel(each)) for each in setups)
+    for panel in panels:
+        panel.setup = replace(panel.setup, **code)
         # A server sees its own unit only: how many there are is known here.
-        panel.facts = structs.replace(panel.facts, gpus=len(setups) if gpus or own else 0)
-        panels.append(panel)
-    return tuple(panels)
+        panel.facts = structs.replace(panel.facts, gpus=len(panels) if gpus or own else 0)
+    return panels
 
 
 def resolved(
@@ -377,14 +364,14 @@ class Panels(Closable):
         self._stack = ExitStack()
         self._opened: tuple[Panel, ...] = ()
         self._settings: Settings | None = None
-        self._begun: tuple[Settings, Future[Found]] | None = None
+        self._begun: Future[Found] | None = None
         self.gpus: tuple[Gpu, ...] = ()
 
     def begin(self, device: str, settings: Settings) -> None:
         """Have servers start while packs are listed; of a pack's device they cannot be known."""
         if device == "auto" or device in BUILT_IN_DEVICES:
             pool = ThreadPoolExecutor(1)
-            self._begun = settings, pool.submit(started, device, settings)
+            self._begun = pool.submit(started, device, settings)
             # It imports scipy, which a verdict needs: half a second that listing leaves.
             pool.submit(Variance(1.0, 1.0).reach, 0.5)
             pool.shutdown(wait=False)
@@ -399,13 +386,14 @@ class Panels(Closable):
         if self._settings != settings:
             here = self._here(device, settings)
             self._opened = open_panels(device, packs, settings, self._stack, here)
+            for panel in {*here.panels} - {*self._opened}:
+                panel.close()
             started = time.monotonic()
             for panel in self._opened:
                 held = lock(panel.facts.unit, self._wait_s, self._tell)
                 self._stack.enter_context(held)
             self.waited_s = time.monotonic() - started
             self._settings, self.gpus = settings, here.gpus
-            here.close()
         for panel in self._opened:
             panel.compare(sides)
         return self._opened
@@ -416,15 +404,17 @@ class Panels(Closable):
         self._stack.close()
         begun, self._begun = self._begun, None
         with suppress(Exception):  # whoever needs the device is told
-            if begun:
-                begun[1].result().close()
+            for panel in begun.result().panels if begun else ():
+                panel.close()
 
     def _here(self, device: str, settings: Settings) -> Found:
-        """Return the device, with the servers that were begun if they are of these settings."""
+        """Return the device, with the panels that were begun if they are of these settings."""
         begun, self._begun = self._begun, None
         self.close()
-        here = begun[1].result() if begun else found(device)
-        if begun and begun[0] != settings:
-            here.close()
-        self._stack.callback(here.close)
+        here = begun.result() if begun else found(device)
+        for panel in here.panels:
+            self._stack.enter_context(panel)
+        if any(panel.setup.settings != settings for panel in here.panels):
+            self._stack.close()
+            here = here._replace(panels=())
         return here
