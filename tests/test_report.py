@@ -489,7 +489,7 @@ def test_what_did_not_run_is_grouped_by_reason_and_claims_by_pack(shown: str) ->
         ("compute", ["fused_softmax", "tmem"]),
         ("memory", ["pinned_copy", "streams"]),
     ]
-    (pinned,) = run_view.chapters["memory"]["pinned copy", "chapter of pinned_copy"]
+    (pinned,) = run_view.chapters["memory"]["pinned_copy", "chapter of pinned_copy"]
     assert pinned.faster
     assert pinned.faster.anchor == "v-memory-h2d-mb-256-pinned-true"
     assert "pinned=true over pinned=false" in Reader(shown).text
