@@ -11,6 +11,9 @@ from importlib import import_module  # noqa: TID251 - what a pack asks for by na
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from perfsuite.model import Case, Claim
+from perfsuite.packs.declare import Operator
+
 
 class _Later(ModuleType):
     """A module that is imported when a name of it is first used."""
@@ -28,6 +31,17 @@ if TYPE_CHECKING:
     from cuda.bindings import driver as driver  # noqa: PLC0414
 else:
     torch, driver = _Later("torch"), _Later("cuda.bindings.driver")
+
+
+def declared_in(package: str, modules: str) -> list[Any]:
+    """Return the cases and claims of a package's modules, which are named in order."""
+    found: dict[int, Any] = {}
+    for name in modules.split():
+        for value in vars(import_module(f"{package}.{name}")).values():
+            every = value if isinstance(value, tuple) else (value,)
+            found |= {id(e): e for e in every if isinstance(e, Case | Claim | Operator)}
+    return [*found.values()]
+
 
 # torch's names of the words that ids have.
 DTYPES = {

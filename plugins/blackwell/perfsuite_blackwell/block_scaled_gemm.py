@@ -164,28 +164,25 @@ def look_up(codes: Any, tiles: Any, form: Format) -> Any:
 
 
 _RATES = "stas00/ml-engineering, maximum achievable matmul TFLOP/s"
-CASES: tuple[perfsuite.Operator | Claim, ...] = (
-    block_scaled_gemm,
-    Claim(
-        name="mxfp8_gemm",
-        case="block_scaled_gemm",
-        faster={"format": "mxfp8"},
-        than={"format": "bf16"},
-        by=1.5,
-        at={"m": (8192,), "impl": ("cublas",)},
-        needs=(cuda(), arch("sm_100")),
-        source=f"{_RATES}: B200 3432.5 in fp8 against 1745 in bf16, a ratio of 1.97 without "
-        "scales for blocks; 1.5 is asked for",
-    ),
-    Claim(
-        name="nvfp4_gemm",
-        case="block_scaled_gemm",
-        faster={"format": "nvfp4"},
-        than={"format": "bf16"},
-        by=2.0,
-        at={"m": (8192,), "impl": ("cublas",)},
-        needs=(cuda(), arch("sm_100")),
-        source="NVIDIA B200 datasheet: 9000 TFLOP/s dense fp4, 2250 bf16, a ratio of 4; two is "
-        "asked for, since the tensors' factor is one more pass through the result",
-    ),
+MXFP8_GEMM = Claim(
+    name="mxfp8_gemm",
+    case="block_scaled_gemm",
+    faster={"format": "mxfp8"},
+    than={"format": "bf16"},
+    by=1.5,
+    at={"m": (8192,), "impl": ("cublas",)},
+    needs=(cuda(), arch("sm_100")),
+    source=f"{_RATES}: B200 3432.5 in fp8 against 1745 in bf16, a ratio of 1.97 without "
+    "scales for blocks; 1.5 is asked for",
+)
+NVFP4_GEMM = Claim(
+    name="nvfp4_gemm",
+    case="block_scaled_gemm",
+    faster={"format": "nvfp4"},
+    than={"format": "bf16"},
+    by=2.0,
+    at={"m": (8192,), "impl": ("cublas",)},
+    needs=(cuda(), arch("sm_100")),
+    source="NVIDIA B200 datasheet: 9000 TFLOP/s dense fp4, 2250 bf16, a ratio of 4; two is "
+    "asked for, since the tensors' factor is one more pass through the result",
 )

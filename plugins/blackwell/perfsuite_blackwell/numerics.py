@@ -222,6 +222,3 @@ def _magnitudes(kind: str) -> tuple[float, ...]:
 
 def _as_fp32(value: float) -> float:
     return float(struct.unpack("f", struct.pack("f", value))[0])
-
-
-CASES = (numerics,)

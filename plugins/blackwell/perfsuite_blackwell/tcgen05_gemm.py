@@ -73,6 +73,3 @@ def _gluon_2cta(ctx: Any) -> Any:
     from perfsuite_blackwell.gemm_gluon import gemm
 
     return partial(gemm, paired=True)
-
-
-CASES = (tcgen05_gemm,)

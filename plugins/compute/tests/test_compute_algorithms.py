@@ -9,8 +9,8 @@ import pytest
 from perfsuite_compute import (
     fft_linalg,
     fp64_emulation,
-    matrices,
     number_formats,
+    perf_cases,
     sparse24,
     strassen,
 )
@@ -18,7 +18,7 @@ from perfsuite_compute import (
 import perfsuite
 
 torch = pytest.importorskip("torch")
-CASES = {each.name: each for each in matrices.cases() if not isinstance(each, perfsuite.Claim)}
+CASES = {each.name: each for each in perf_cases() if not isinstance(each, perfsuite.Claim)}
 
 
 def _check(name: str, **axes: Any) -> float | None:

@@ -176,6 +176,3 @@ def _pack(free: Sequence[int], wanted: int) -> Counter[int]:
     for node in sorted(nodes, key=lambda node: (-free[node], node)):
         places[node] = min(free[node], wanted - places.total())
     return +places
-
-
-CASES: tuple[perfsuite.Case, ...] = (cluster_scheduler,)

@@ -121,27 +121,24 @@ def _without_last(x: Any, y: Any) -> Any:
     return y
 
 
-CASES: tuple[perfsuite.Case | Claim, ...] = (
-    cpu_submission,
-    Claim(
-        name="graph_submission",
-        case="cpu_submission",
-        faster={"impl": "graph"},
-        than={"impl": "one"},
-        by=5.0,
-        at={"n": (4096,)},
-        needs=(cuda(),),
-        source=f"{smoothing.GPU_BENCHES}; a ratio of 1.9 for launches that no framework is part "
-        "of. Measured with torch's operators: 9.1 on an H200, 9.5 on an H100",
-    ),
-    Claim(
-        name="one_thread_submits_faster",
-        case="cpu_submission",
-        faster={"impl": "one"},
-        than={"impl": "threads"},
-        by=1.5,
-        at={"n": (4096,)},
-        needs=(cuda(),),
-        source="measured: 2.0 on an H200, 2.1 on an H100. Python's threads take turns",
-    ),
+GRAPH_SUBMISSION = Claim(
+    name="graph_submission",
+    case="cpu_submission",
+    faster={"impl": "graph"},
+    than={"impl": "one"},
+    by=5.0,
+    at={"n": (4096,)},
+    needs=(cuda(),),
+    source=f"{smoothing.GPU_BENCHES}; a ratio of 1.9 for launches that no framework is part "
+    "of. Measured with torch's operators: 9.1 on an H200, 9.5 on an H100",
+)
+ONE_THREAD_SUBMITS_FASTER = Claim(
+    name="one_thread_submits_faster",
+    case="cpu_submission",
+    faster={"impl": "one"},
+    than={"impl": "threads"},
+    by=1.5,
+    at={"n": (4096,)},
+    needs=(cuda(),),
+    source="measured: 2.0 on an H200, 2.1 on an H100. Python's threads take turns",
 )

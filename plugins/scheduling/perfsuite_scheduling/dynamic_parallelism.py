@@ -96,18 +96,15 @@ def _without_last(x: Any, y: Any) -> None:
     y[-1].copy_(x[-1])
 
 
-CASES = (
-    dynamic_parallelism,
-    Claim(
-        name="device_launch",
-        case="dynamic_parallelism",
-        faster={"impl": "device"},
-        than={"impl": "host_once"},
-        by=8.0,
-        at={"items": (127,)},
-        needs=(cuda(),),
-        source="AI Systems Performance Engineering, companion code, folder ch12: launches from the "
-        "device are 10 times as fast as from the host on a B200. Measured over a host that "
-        "reads all counts at once: 21 on an H200, 28 on an H100",
-    ),
+DEVICE_LAUNCH = Claim(
+    name="device_launch",
+    case="dynamic_parallelism",
+    faster={"impl": "device"},
+    than={"impl": "host_once"},
+    by=8.0,
+    at={"items": (127,)},
+    needs=(cuda(),),
+    source="AI Systems Performance Engineering, companion code, folder ch12: launches from the "
+    "device are 10 times as fast as from the host on a B200. Measured over a host that "
+    "reads all counts at once: 21 on an H200, 28 on an H100",
 )

@@ -146,6 +146,3 @@ def _with_old_length(x: Any, y: Any, nodes: int) -> None:
     y.copy_(x)
     for request, result in zip(x.split(SIZES), y.split(SIZES), strict=True):
         result[: SIZES[0]] = congruence.advance(request[: SIZES[0]], nodes)
-
-
-CASES: tuple[perfsuite.Case, ...] = (graph_params,)

@@ -120,6 +120,3 @@ def _partitioned(sms: int) -> Iterator[Any]:
         non_blocking = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
         (stream,) = asked(driver.cuGreenCtxStreamCreate(context, int(non_blocking), 0))
         yield torch.cuda.ExternalStream(int(stream))
-
-
-CASES: tuple[perfsuite.Case, ...] = (green_context,)

@@ -70,5 +70,3 @@ def _atomic(ctx: Any, *, steps: int, blocks: int, impl: str) -> smoothing.Launch
 
 
 grid_sync.impl(_atomic, name="cluster", needs=[arch("sm_90+")])
-
-CASES = (grid_sync,)

@@ -88,6 +88,3 @@ def _triton(ctx: Any) -> Callable[..., Any]:
 @kernel_fusion.impl(needs=[cuda(), package("triton")], tier="full")
 def _compile(ctx: Any) -> Callable[..., Any]:
     return compiled(_eager)
-
-
-CASES = (kernel_fusion,)

@@ -100,6 +100,3 @@ def _cupy(ctx: Any, *, burst: int) -> Launch:
     from perfsuite_scheduling.launch_latency_python import cupy_add
 
     return _in_a_row(cupy_add(), burst)
-
-
-CASES = (launch_latency,)

@@ -141,6 +141,3 @@ def left_after(jobs: int) -> float:
 
 def _output(sums: Sequence[float]) -> Any:
     return torch.tensor(sums, dtype=torch.float64)
-
-
-CASES: tuple[perfsuite.Case, ...] = (mps_mig,)

@@ -51,5 +51,3 @@ def _plain(ctx: Any, *, steps: int, impl: str) -> smoothing.Launch:
 
 
 pdl.impl(_plain, name="early")
-
-CASES = (pdl,)

@@ -80,6 +80,3 @@ persistent.impl(
 )
 def _persistent(ctx: Any, *, steps: int) -> smoothing.Launch:
     return smoothing.load_resident(ctx, steps)
-
-
-CASES = (persistent,)

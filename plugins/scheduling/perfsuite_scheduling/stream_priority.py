@@ -82,6 +82,3 @@ def requests(seed: int, place: str) -> Any:
 def rank(ordered: list[float], percent: int) -> float:
     """Return the nearest rank of a percentile."""
     return ordered[-(-percent * len(ordered) // 100) - 1]
-
-
-CASES: tuple[perfsuite.Case, ...] = (stream_priority,)

@@ -95,6 +95,3 @@ def _many(ctx: Any, *, kernels: int) -> Callable[[Any, Any], None]:
             here.wait_event(stream.record_event())
 
     return run
-
-
-CASES = (streams,)

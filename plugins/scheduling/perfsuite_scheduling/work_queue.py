@@ -135,5 +135,3 @@ def _queue(ctx: Any, *, impl: str) -> Launch:
 
 
 work_queue.impl(_queue, name="sorted", tier="full")
-
-CASES = (work_queue,)
