@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from kernel_codes import codes_of
-from pack_scripts import lines_of
 
 
 def test_rows_at_multiples_of_16_bytes_are_read_by_16_bytes() -> None:
@@ -14,15 +11,6 @@ def test_rows_at_multiples_of_16_bytes_are_read_by_16_bytes() -> None:
         found = codes_of("compute")[name].code.opcodes
         assert found.has("LDG.E.128")
         assert found.has("STG.E.128")
-
-
-def test_kernels_are_right_in_the_interpreter() -> None:
-    pytest.importorskip("triton")
-    rows = lines_of(
-        Path(__file__).with_name("fused_interpret.py"), TRITON_INTERPRET="1", OMP_NUM_THREADS="1"
-    )
-    assert len(rows) > 5
-    assert max(row["error"] for row in rows) < 1e-5
 
 
 @pytest.mark.parametrize(

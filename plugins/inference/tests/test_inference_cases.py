@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from perfsuite_inference.model import SHAPES
 
 from perfsuite.devices.protocol import open_device
 from perfsuite.packs.load import load_pack
-from perfsuite.testing import check_pack
 
 CASES = load_pack("inference", "module:perfsuite_inference@").cases
 
@@ -20,11 +18,6 @@ def _built(name: str, *, seed: int = 3, **axes: Any) -> tuple[Any, tuple[Any, ..
     """Build a variant; return it with the inputs of one seed."""
     workload: Any = CASES[name].build(open_device("cpu").context(seed), **axes)
     return workload, workload.make_inputs(open_device("cpu").rng(1))
-
-
-def test_smoke_variants_are_right_on_the_cpu_and_their_mistakes_refused() -> None:
-    run = check_pack(Path(__file__).parents[1])
-    assert len([name for name in run if "batching_model" not in name]) == 6
 
 
 @pytest.mark.parametrize("impl", ["eager_concat", "static"])

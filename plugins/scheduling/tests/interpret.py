@@ -5,17 +5,11 @@ Started with TRITON_INTERPRET=1.
 
 from __future__ import annotations
 
-import json
 import math
-import sys
 
 import torch
+from kernel_codes import report
 from perfsuite_scheduling import kernel_fusion_triton, launch_latency_triton, pdl_triton, smoothing
-
-
-def report(name: str, got: torch.Tensor, want: torch.Tensor) -> None:
-    error = ((got.double() - want).norm() / want.norm()).item()
-    sys.stdout.write(json.dumps({"name": name, "error": error}) + "\n")
 
 
 def main() -> None:

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kernel_codes import codes_of
@@ -15,21 +14,12 @@ from perfsuite_scheduling import (
     dynamic_parallelism,
     green_context,
     lazy_loading,
-    megakernel,
     mps_mig,
 )
 from perfsuite_scheduling.cluster_jobs import draw_jobs
 from perfsuite_scheduling.cluster_ticks import tick_through
 
 import perfsuite
-
-
-def _check(workload: Any) -> float | None:
-    pytest.importorskip("torch")
-    from perfsuite.devices.protocol import open_device
-    from perfsuite.engine.check import check
-
-    return check(open_device("cpu"), workload, seed=3).known_error
 
 
 @pytest.mark.parametrize("count", [20, 60])
@@ -49,15 +39,6 @@ def test_packing_helps_goodput_and_preemption_helps_urgent_jobs() -> None:
     assert told["packed"]["goodput_percent"] > told["fifo"]["goodput_percent"]
     assert urgent["urgent_wait_min_mean"] < told["packed"]["urgent_wait_min_mean"]
     assert urgent["redone_gpu_min"] > told["packed"]["redone_gpu_min"] == 0
-
-
-@pytest.mark.parametrize(("impl", "reads"), [("host_each", 5), ("host_once", 1), ("device", 0)])
-def test_every_item_is_launched_with_its_size(ctx: Any, impl: str, reads: int) -> None:
-    from perfsuite.devices.protocol import open_device
-
-    built: Any = dynamic_parallelism.dynamic_parallelism.build(ctx, items=5, impl=impl)
-    assert _check(built) == 0.0
-    assert built.exact(*built.make_inputs(open_device("cpu").rng(3))) == {"host_reads": reads}
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
@@ -81,16 +62,6 @@ def test_decode_layer_streams_weights_in_vectors_past_the_first_cache() -> None:
 
 def test_decode_layer_meets_four_times() -> None:
     assert codes_of("scheduling")["megakernel.decode_layer"].count("ATOMG") == 4
-
-
-def test_decode_layer_in_operators_is_right_and_a_wrong_position_is_refused() -> None:
-    pytest.importorskip("torch")
-    from perfsuite.devices.protocol import open_device
-
-    context = open_device("cpu").context(3)
-    error = _check(megakernel.megakernel.build(context, context=129, impl="eager"))
-    assert error is not None
-    assert error < 0.006
 
 
 def test_requests_beside_long_kernels_are_told_from_lost_ones() -> None:
