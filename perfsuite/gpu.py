@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module  # noqa: TID251 - what a pack asks for by name
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from perfsuite.model import Case, Claim
+from perfsuite.model import Case, Claim, Need
 from perfsuite.packs.declare import Operator
 
 
-class _Later(ModuleType):
-    """A module that is imported when a name of it is first used."""
+class Later(ModuleType):
+    """A module that is imported when a name of it is first used, such as one of Triton kernels."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name != "__version__":  # to look at it is not to import it
@@ -30,7 +31,17 @@ if TYPE_CHECKING:
     import torch as torch  # noqa: PLC0414, TID251 - for type checkers alone
     from cuda.bindings import driver as driver  # noqa: PLC0414
 else:
-    torch, driver = _Later("torch"), _Later("cuda.bindings.driver")
+    torch, driver = Later("torch"), Later("cuda.bindings.driver")
+
+
+# What a kernel in Triton needs.
+TRITON = (Need("device", "cuda"), Need("package", "triton"))
+
+
+def load(ctx: Any, module: str, name: str, **macros: object) -> Any:
+    """Return a kernel of the .cu file beside a module, whose ``__file__`` is given."""
+    options = tuple(f"-D{macro}={value}" for macro, value in macros.items())
+    return ctx.load_cuda(Path(module).with_suffix(".cu"), name, options=options)
 
 
 def declared_in(package: str, modules: str) -> list[Any]:
@@ -108,8 +119,5 @@ def by_rows(formula: Callable[[Any], Any], x: Any, rows: int = 1024) -> Any:
 
 def matmul64(a: Any, b: Any, *, rows: int = 2048) -> Any:
     """Return a @ b in float64, ``rows`` of a at a time so that only b is held twice."""
-    out = torch.empty(a.shape[0], b.shape[1], dtype=torch.float64, device=a.device)
     wide = b.double()
-    for start in range(0, a.shape[0], rows):
-        torch.mm(a[start : start + rows].double(), wide, out=out[start : start + rows])
-    return out
+    return by_rows(lambda part: torch.mm(part, wide), a, rows)

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 import perfsuite
-from perfsuite import arch, cuda, package
-from perfsuite.gpu import DTYPES, torch
+from perfsuite import arch, cuda
+from perfsuite.gpu import DTYPES, TRITON, Later, torch
 
 _SMALL: dict[str, Any] = {"b": 1, "h": 8, "s": 512, "d": 128}
 _LARGE: dict[str, Any] = {"dtype": "bf16", "b": 4, "h": 32}
@@ -152,8 +152,6 @@ def _dispatched(q: Any, k: Any, v: Any, out: Any, *, causal: bool) -> Any:
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
 
-@attention.impl(needs=[cuda(), package("triton"), arch("sm_90+")], beats=_FASTER)
+@attention.impl(needs=[*TRITON, arch("sm_90+")], beats=_FASTER)
 def _triton(ctx: Any, *, causal: bool) -> Callable[..., Any]:
-    from perfsuite_compute.attention_triton import attention as launch
-
-    return partial(launch, causal=causal)
+    return partial(Later("perfsuite_compute.attention_triton").attention, causal=causal)

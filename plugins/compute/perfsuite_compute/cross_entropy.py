@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 import perfsuite
-from perfsuite import cuda, package
-from perfsuite.gpu import DTYPES, compiled, torch
+from perfsuite import cuda
+from perfsuite.gpu import DTYPES, TRITON, Later, compiled, torch
 
 _SMALL: dict[str, Any] = {"dtype": "fp32", "tokens": 64, "width": 64, "vocab": 1000}
 _LARGE: dict[str, Any] = {"dtype": "bf16", "tokens": 2048, "width": 2048}
@@ -17,7 +17,6 @@ CHUNKS = 2
 # Rows of logits are whole lines of memory apart, and products of whole vectors of them.
 LINE, VECTOR = 64, 8
 _REFERENCE_ROWS = 512
-_ON_GPU = (cuda(), package("triton"))
 
 
 def _memory_bytes(dtype: str, tokens: int, width: int, vocab: int, impl: str) -> int:
@@ -108,9 +107,9 @@ def _eager(x: Any, weight: Any, target: Any, loss_of: Any = _loss) -> Any:
     return loss.detach(), *torch.autograd.grad(loss, leaves)
 
 
-@cross_entropy.impl(needs=_ON_GPU, tier="full")
-def _compile(ctx: Any) -> Any:
-    return partial(_eager, loss_of=compiled(_loss))
+cross_entropy.impl(
+    lambda ctx: partial(_eager, loss_of=compiled(_loss)), name="compile", needs=TRITON, tier="full"
+)
 
 
 # Returns the gradient of some logits, which may lie where they were, and adds to the losses.
@@ -156,7 +155,7 @@ cross_entropy.impl(partial(_in_chunks, _by_torch), name="chunked")
 
 
 @cross_entropy.impl(
-    needs=_ON_GPU,
+    needs=TRITON,
     beats=perfsuite.Beats(
         "eager",
         2.5,
@@ -169,7 +168,7 @@ cross_entropy.impl(partial(_in_chunks, _by_torch), name="chunked")
     ),
 )
 def _triton(ctx: Any) -> Any:
-    from perfsuite_compute.cross_entropy_triton import cross_entropy as launch
+    launch = Later("perfsuite_compute.cross_entropy_triton").cross_entropy
 
     def step(logits: Any, target: Any, losses: Any, factor: float) -> Any:
         launch(logits, target, losses, factor=factor)

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite import Claim, Work, Workload, arch, cuda, package
-from perfsuite.gpu import DTYPES, matmul64, torch
+from perfsuite import Claim, Work, Workload, arch, cuda
+from perfsuite.gpu import DTYPES, TRITON, Later, load, matmul64, torch
 from perfsuite_compute import fp64_emulation
 
-_SOURCE = Path(__file__).with_name("gemm.cu")
+kernels = Later("perfsuite_compute.gemm_triton")
 _BYTES = {"bf16": 2, "fp32": 4, "tf32": 4, "fp16": 2, "int8": 1, "fp64": 8}
 _CUDA_CORES = ["torch", "cuda_naive", "cuda_tiled"]
 # Sizes that show what tensor cores reach; fp16 and fp64 are there for their rate. int8 is missing:
 # on Hopper the library takes a kernel made for A100, which reaches half of the chip's rate.
-_CEILINGS = {
-    "bf16": (4096, 8192),
-    "tf32": (4096,),
-    "fp16": (8192,),
-    "fp64": (4096,),
-}
+_CEILINGS = {"bf16": (4096, 8192), "tf32": (4096,), "fp16": (8192,), "fp64": (4096,)}
 
 
 def _cubes(*sizes: int, **axes: Any) -> list[dict[str, Any]]:
@@ -104,10 +98,8 @@ def _reference(a: Any, b: Any, c: Any, *, dtype: str) -> Any:
     return fp64_emulation.reference(a, b) if dtype == "fp64" else matmul64(a, b)
 
 
-@gemm.wrong
-def _without_last_step(a: Any, b: Any, c: Any) -> Any:
-    """Leave out the last 64 of k, as a loop that rounds its count down does."""
-    return matmul64(a[:, :-64], b[:-64]).to(c.dtype)
+# Leave out the last 64 of k, as a loop that rounds its count down does.
+gemm.wrong(lambda a, b, c: matmul64(a[:, :-64], b[:-64]).to(c.dtype))
 
 
 @gemm.impl
@@ -118,8 +110,10 @@ def _torch(ctx: Any, *, dtype: str) -> Any:
     return lambda a, b, c: multiply(a, b, out=c)
 
 
-@gemm.impl(
-    needs=[cuda(), package("triton")],
+gemm.impl(
+    lambda ctx: kernels.gemm,
+    name="triton",
+    needs=TRITON,
     beats=perfsuite.Beats(
         "torch",
         0.8,
@@ -128,15 +122,11 @@ def _torch(ctx: Any, *, dtype: str) -> Any:
         needs=(cuda(), arch("sm_90")),
     ),
 )
-def _triton(ctx: Any) -> Any:
-    from perfsuite_compute.gemm_triton import gemm as launch
-
-    return launch
 
 
 @gemm.impl(needs=[cuda()])
 def _cuda_naive(ctx: Any, *, m: int, n: int, k: int) -> Any:
-    run = ctx.load_cuda(_SOURCE, "gemm_naive", options=cuda_options("gemm_naive", m, n, k))
+    run = load(ctx, __file__, "gemm_naive", SIZE_M=m, SIZE_N=n, SIZE_K=k)
     return lambda a, b, c: run((-(-n // 32), -(-m // 32)), (32, 32), a, b, c)
 
 
@@ -153,20 +143,10 @@ def _cuda_naive(ctx: Any, *, m: int, n: int, k: int) -> Any:
     ),
 )
 def _cuda_tiled(ctx: Any, *, m: int, n: int, k: int) -> Any:
-    tile = tile_for(m, n)
-    run = ctx.load_cuda(_SOURCE, "gemm_tiled", options=cuda_options("gemm_tiled", m, n, k))
+    tile = 128 if min(m, n) >= 2048 else 64  # noqa: PLR2004
+    # It takes whole tiles, of k a multiple of 16. Those of 128 leave SMs idle below 2048.
+    run = load(ctx, __file__, "gemm_tiled", SIZE_M=m, SIZE_N=n, SIZE_K=k, TILE=tile)
     return lambda a, b, c: run((n // tile, m // tile), (256, 1), a, b, c)
-
-
-def tile_for(m: int, n: int) -> int:
-    """Return the side of gemm_tiled's tiles: those of 128 leave SMs idle below 2048."""
-    return 128 if min(m, n) >= 2048 else 64  # noqa: PLR2004
-
-
-def cuda_options(kernel: str, m: int, n: int, k: int) -> tuple[str, ...]:
-    """Return the macros of gemm.cu; gemm_tiled takes whole tiles, of k a multiple of 16."""
-    tile = (f"-DTILE={tile_for(m, n)}",) if kernel == "gemm_tiled" else ()
-    return (f"-DSIZE_M={m}", f"-DSIZE_N={n}", f"-DSIZE_K={k}", *tile)
 
 
 def _bf16(m: int) -> dict[str, Any]:

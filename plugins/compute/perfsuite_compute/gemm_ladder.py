@@ -10,8 +10,6 @@ import perfsuite
 from perfsuite import arch, cuda
 from perfsuite.gpu import matmul64, sm_count, torch
 
-_FOLDER = Path(__file__).parent
-
 
 @dataclass(frozen=True, slots=True)
 class Rung:
@@ -33,11 +31,6 @@ class Rung:
         """Return a block for each tile, in one dimension where the kernel orders them itself."""
         down, across = -(-m // self.tile), -(-n // (self.columns or self.tile))
         return (across * down,) if self.shared_bytes else (across, down)
-
-    @property
-    def source(self) -> Path:
-        """The file it is in."""
-        return _FOLDER / self.file
 
 
 RUNGS = {
@@ -123,15 +116,11 @@ def gemm_ladder(rng: Any, *, size: int) -> Any:
     return a, b, rng.empty(size, size, dtype="bfloat16")
 
 
-@gemm_ladder.reference
-def _reference(a: Any, b: Any, c: Any) -> Any:
-    return matmul64(a, b)
+gemm_ladder.reference(lambda a, b, c: matmul64(a, b))
 
 
-@gemm_ladder.wrong
-def _without_last_step(a: Any, b: Any, c: Any) -> Any:
-    """Round the loop over k down to whole steps of 64, less one."""
-    return a[:, :-64] @ b[:-64]
+# Round the loop over k down to whole steps of 64, less one.
+gemm_ladder.wrong(lambda a, b, c: a[:, :-64] @ b[:-64])
 
 
 @gemm_ladder.impl
@@ -141,7 +130,7 @@ def _torch(a: Any, b: Any, c: Any) -> None:
 
 def _rung(ctx: Any, *, impl: str) -> Any:
     rung = RUNGS[impl]
-    kernel = ctx.load_cuda(rung.source, rung.function)
+    kernel = ctx.load_cuda(Path(__file__).with_name(rung.file), rung.function)
     blocks = sm_count() if rung.boxes else 0
 
     def launch(a: Any, b: Any, c: Any) -> None:

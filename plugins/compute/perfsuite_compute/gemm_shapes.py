@@ -6,7 +6,7 @@ from typing import Any
 
 import perfsuite
 from perfsuite import Claim, arch, cuda, package
-from perfsuite.gpu import matmul64, sm_count, torch
+from perfsuite.gpu import Later, matmul64, sm_count, torch
 
 _OWN = [arch("sm_90+"), cuda(), package("triton")]
 
@@ -58,9 +58,7 @@ def gemm_shapes(rng: Any, *, m: int, n: int, k: int) -> Any:
     return a, b, rng.empty(m, n, dtype="bfloat16")
 
 
-@gemm_shapes.reference
-def _reference(a: Any, b: Any, c: Any) -> Any:
-    return matmul64(a, b)
+gemm_shapes.reference(lambda a, b, c: matmul64(a, b))
 
 
 @gemm_shapes.wrong
@@ -78,8 +76,7 @@ def _torch(a: Any, b: Any, c: Any) -> None:
 @gemm_shapes.impl(needs=_OWN, name="tiles")
 @gemm_shapes.impl(needs=_OWN)
 def _stream_k(ctx: Any, *, m: int, n: int, k: int, impl: str) -> Any:
-    from perfsuite_compute.stream_k_triton import launch
-
+    launch = Later("perfsuite_compute.stream_k_triton").launch
     is_streamed = impl == "stream_k"
     return launch(m, n, k, is_streamed=is_streamed, place=ctx.place, programs=sm_count())
 
@@ -101,9 +98,7 @@ def bmm(rng: Any, *, b: int, m: int, n: int, k: int) -> Any:
     return x, y, rng.empty(b, m, n, dtype="bfloat16")
 
 
-@bmm.reference
-def _products(x: Any, y: Any, out: Any) -> Any:
-    return x.double() @ y.double()
+bmm.reference(lambda x, y, out: x.double() @ y.double())
 
 
 # Takes the second matrix of the pair before.

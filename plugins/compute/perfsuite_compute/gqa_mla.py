@@ -7,8 +7,9 @@ from typing import Any
 
 import perfsuite
 from perfsuite import Claim, arch, cuda, package
-from perfsuite.gpu import DTYPES, torch
+from perfsuite.gpu import DTYPES, TRITON, Later, torch
 
+kernels = Later("perfsuite_compute.gqa_mla_triton")
 D = 128
 # Query heads, heads of keys, width of a key and of a value. Llama-2-7B, Llama-3-8B, and
 # DeepSeek-V3 with its projections absorbed: 128 heads share one latent of 512 and 64.
@@ -123,7 +124,7 @@ def _torch(q: Any, k: Any, *rest: Any, kind: str) -> Any:
 
 
 @gqa_mla.impl(
-    needs=[cuda(), package("triton"), arch("sm_90+")],
+    needs=[*TRITON, arch("sm_90+")],
     beats=perfsuite.Beats(
         "torch",
         8.0,
@@ -135,19 +136,16 @@ def _torch(q: Any, k: Any, *rest: Any, kind: str) -> Any:
     ),
 )
 def _triton(ctx: Any, *, kind: str) -> Any:
-    from perfsuite_compute import gqa_mla_triton
-
     if kind == "mla":
-        return partial(gqa_mla_triton.mla_decode, scale=MLA_SCALE, splits=SPLITS[kind])
-    return partial(gqa_mla_triton.decode, splits=SPLITS[kind])
+        return partial(kernels.mla_decode, scale=MLA_SCALE, splits=SPLITS[kind])
+    return partial(kernels.decode, splits=SPLITS[kind])
 
 
 @gqa_mla.impl(
     needs=[cuda(), package("triton.experimental.gluon.language.nvidia.hopper"), arch("sm_90")]
 )
 def _gluon(ctx: Any, *, kind: str) -> Any:
-    from perfsuite_compute.gqa_mla_gluon import mla_decode
-
+    mla_decode = Later("perfsuite_compute.gqa_mla_gluon").mla_decode
     return partial(mla_decode, scale=MLA_SCALE, splits=SPLITS[kind])
 
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import perfsuite
 from perfsuite import arch, cuda, package
-from perfsuite.gpu import sm_count, torch
+from perfsuite.gpu import Later, sm_count, torch
 
 # An expert's gate and up projections in DeepSeek-V2-Lite: 64 experts, width 2048, inner size 1408.
+kernels = Later("perfsuite_compute.grouped_gemm_triton")
 _N = {2048: 2816, 256: 136}  # n by k
 
 
@@ -119,7 +120,9 @@ def _torch(x: Any, w: Any, ends: Any, y: Any) -> Any:
     return torch._grouped_mm(x, w.mT, offs=ends)  # noqa: SLF001
 
 
-@grouped_gemm.impl(
+grouped_gemm.impl(
+    lambda ctx: kernels.launch(programs=sm_count()),
+    name="triton",
     needs=[cuda(), arch("sm_90+"), package("triton")],
     beats=perfsuite.Beats(
         "loop",
@@ -130,7 +133,3 @@ def _torch(x: Any, w: Any, ends: Any, y: Any) -> Any:
         needs=(cuda(), arch("sm_90")),
     ),
 )
-def _triton(ctx: Any) -> Any:
-    from perfsuite_compute.grouped_gemm_triton import launch
-
-    return launch(programs=sm_count())

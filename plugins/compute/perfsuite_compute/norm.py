@@ -7,15 +7,15 @@ from functools import partial
 from typing import Any
 
 import perfsuite
-from perfsuite import Work, cuda, package
-from perfsuite.gpu import DTYPES, compiled, sm_count, torch
+from perfsuite import Work, cuda
+from perfsuite.gpu import DTYPES, TRITON, Later, compiled, sm_count, torch
 
 EPS = 1e-6
 _SMALL: dict[str, Any] = {
     "dtype": "fp32", "op": "rms", "direction": "fwd", "rows": 256, "cols": 1000
 }  # fmt: skip
 _USUAL: dict[str, Any] = {"dtype": "bf16", "rows": 8192, "cols": 4096}
-_ON_GPU = (cuda(), package("triton"))
+kernels = Later("perfsuite_compute.norm_triton")
 
 
 def _work(dtype: str, direction: str, rows: int, cols: int, **_: Any) -> Work:
@@ -132,7 +132,7 @@ norm.impl(_torch, name="torch")
 
 
 @norm.impl(
-    needs=_ON_GPU,
+    needs=TRITON,
     beats=perfsuite.Beats(
         "eager",
         2.0,
@@ -144,16 +144,14 @@ norm.impl(_torch, name="torch")
     ),
 )
 def _triton(ctx: Any, *, op: str, direction: str) -> Way:
-    from perfsuite_compute import norm_triton
-
     how: dict[str, Any] = {"eps": EPS, "centred": op == "layer"}
-    programs = norm_triton.PROGRAMS_PER_SM * sm_count(ctx.place)
+    programs = kernels.PROGRAMS_PER_SM * sm_count(ctx.place)
     if direction == "fwd":
-        return partial(norm_triton.forward, **how)
-    train: Way = partial(norm_triton.train, **how, programs=programs)
+        return partial(kernels.forward, **how)
+    train: Way = partial(kernels.train, **how, programs=programs)
     return lambda x, residual, weight, bias, *grads: train(x, residual, weight, bias, grads)
 
 
-@norm.impl(needs=_ON_GPU, tier="full")
+@norm.impl(needs=TRITON, tier="full")
 def _compile(ctx: Any, *, op: str) -> Way:
     return partial(_walked, compiled(lambda *given: _forward(_as_written, *given)), op=op)

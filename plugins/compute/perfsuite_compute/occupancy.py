@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import perfsuite
 from perfsuite import Claim, Metric, Workload, cuda
-from perfsuite.gpu import properties
+from perfsuite.gpu import load, properties
 
-SOURCE = Path(__file__).with_name("occupancy.cu")
 N = 2**26
 
 
@@ -21,11 +19,6 @@ class Shape(NamedTuple):
     values: int = 2
     held: int = 0
     least_blocks: int = 1
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        """The macros of occupancy.cu."""
-        return (f"-DTHREADS={self.threads}", f"-DLEAST_BLOCKS={self.least_blocks}")
 
 
 IMPLS = {
@@ -66,7 +59,8 @@ def occupancy(ctx: Any, *, n: int, impl: str) -> Workload:
     ``occupancy`` is what the driver says, of the threads an SM can hold.
     """
     shape, chip = IMPLS[impl], properties()
-    kernel = ctx.load_cuda(SOURCE, shape.function, options=shape.options)
+    macros = {"THREADS": shape.threads, "LEAST_BLOCKS": shape.least_blocks}
+    kernel = load(ctx, __file__, shape.function, **macros)
     # Shared memory that leaves room for so many blocks and not for one more.
     shared = chip.shared_memory_per_multiprocessor // (shape.held + 1) if shape.held else 0
     blocks = -(-n // (shape.threads * shape.values))

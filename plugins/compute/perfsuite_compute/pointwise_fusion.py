@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 import perfsuite
-from perfsuite import cuda, package
-from perfsuite.gpu import compiled, torch
+from perfsuite import cuda
+from perfsuite.gpu import TRITON, Later, compiled, torch
 
 _N = 2**26
 SCALE, SHIFT, LIMIT = 1.25, 0.5, 2.0
@@ -68,11 +68,6 @@ def _reference(x: Any, y: Any, *, k: int) -> Any:
     return values
 
 
-@pointwise_fusion.wrong
-def _without_last(x: Any, y: Any, *, k: int) -> Any:
-    return _eager(x, y, k=k - 1)
-
-
 @pointwise_fusion.impl
 def _eager(x: Any, y: Any, *, k: int) -> Any:
     for step in range(k):
@@ -87,13 +82,15 @@ def _eager(x: Any, y: Any, *, k: int) -> Any:
     return x
 
 
-@pointwise_fusion.impl(needs=[cuda(), package("triton")], beats=_FUSED)
+pointwise_fusion.wrong(lambda x, y, *, k: _eager(x, y, k=k - 1))
+
+
+@pointwise_fusion.impl(needs=TRITON, beats=_FUSED)
 def _compile(ctx: Any, *, k: int) -> Any:
     return compiled(lambda x, y: _eager(x, y, k=k))
 
 
-@pointwise_fusion.impl(needs=[cuda(), package("triton")], beats=_FUSED)
+@pointwise_fusion.impl(needs=TRITON, beats=_FUSED)
 def _triton(ctx: Any, *, k: int) -> Any:
-    from perfsuite_compute.pointwise_triton import chain
-
+    chain = Later("perfsuite_compute.pointwise_triton").chain
     return partial(chain, steps=k, constants=(SCALE, SHIFT, LIMIT))

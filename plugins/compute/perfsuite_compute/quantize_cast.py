@@ -6,7 +6,7 @@ from typing import Any
 
 import perfsuite
 from perfsuite import arch, cuda, package
-from perfsuite.gpu import by_rows, torch
+from perfsuite.gpu import Later, by_rows, torch
 
 _LARGEST = {"fp8": 448.0, "int8": 127.0}  # e4m3, and int8 without -128
 _TORCH = {"fp8": "float8_e4m3fn", "int8": "int8"}
@@ -79,8 +79,7 @@ def _eager(x: Any, codes: Any, scale: Any, *, to: str) -> None:
 
 @quantize_cast.impl(needs=[cuda(), arch("sm_89+").when(to="fp8"), package("triton")])
 def _triton(ctx: Any, *, to: str) -> Any:
-    from perfsuite_compute.quantize_cast_triton import quantise
-
+    quantise = Later("perfsuite_compute.quantize_cast_triton").quantise
     kind, most = getattr(torch, _TORCH[to]), _LARGEST[to]
     inverse = inverse_of(most)
     return lambda x, codes, scale: quantise(

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import perfsuite
-from perfsuite import cuda, package
-from perfsuite.gpu import DTYPES, compiled, torch
+from perfsuite import cuda
+from perfsuite.gpu import DTYPES, TRITON, Later, compiled, torch
 
 D, GROUP = 128, 4
+_MLP: dict[str, Any] = {"dtype": "bf16", "op": "swiglu", "tokens": 8192, "width": 14336}
 _ROPE = perfsuite.Beats(
     "eager",
     5.0,
@@ -43,17 +44,11 @@ def _work(dtype: str, op: str, tokens: int, width: int, impl: str) -> perfsuite.
     nightly=[
         {"dtype": "bf16", "op": "rope", "tokens": 8192, "width": 4096},
         {"dtype": "bf16", "op": "rope", "tokens": 8191, "width": 4096, "impl": "triton"},
-        {
-            "dtype": "bf16",
-            "op": "swiglu",
-            "tokens": 8192,
-            "width": 14336,
-            "impl": ["eager", "triton"],
-        },
+        {**_MLP, "impl": ["eager", "triton"]},
         {"dtype": "bf16", "op": "swiglu", "tokens": 8191, "width": 14335, "impl": "triton"},
     ],
     full=[
-        {"dtype": "bf16", "op": "swiglu", "tokens": 8192, "width": 14336, "impl": "compile"},
+        {**_MLP, "impl": "compile"},
         {"dtype": "fp32", "op": ["rope", "swiglu"], "tokens": 64, "width": 1024, "impl": "eager"},
     ],
     needs=[cuda().when(dtype="bf16")],
@@ -128,13 +123,11 @@ def _eager(*inputs: Any, op: str) -> Any:
     return torch.nn.functional.silu(inputs[0]) * inputs[1]
 
 
-@rope_swiglu.impl(needs=[cuda(), package("triton")], beats=_ROPE)
+@rope_swiglu.impl(needs=TRITON, beats=_ROPE)
 def _compile(ctx: Any, *, op: str) -> Any:
     return compiled(lambda *inputs: _eager(*inputs, op=op))
 
 
-@rope_swiglu.impl(needs=[cuda(), package("triton")], beats=[_ROPE, _SWIGLU])
+@rope_swiglu.impl(needs=TRITON, beats=[_ROPE, _SWIGLU])
 def _triton(ctx: Any, *, op: str) -> Any:
-    from perfsuite_compute import rope_swiglu_triton
-
-    return getattr(rope_swiglu_triton, op)
+    return getattr(Later("perfsuite_compute.rope_swiglu_triton"), op)

@@ -49,15 +49,11 @@ def pruned(w: Any) -> Any:
     return fours.scatter(2, smaller, 0.0).view(w.shape)
 
 
-@sparse24.wrong
-def _misplaced(x: Any, w: Any, _: Any) -> Any:
-    """Take the weights of each four in the places of their neighbours."""
-    return x @ w.view(len(w), -1, 2).flip(2).reshape(w.shape).t()
+# Take the weights of each four in the places of their neighbours.
+sparse24.wrong(lambda x, w, _: x @ w.view(len(w), -1, 2).flip(2).reshape(w.shape).t())
 
 
-@sparse24.reference
-def _reference(x: Any, w: Any, _: Any) -> Any:
-    return matmul64(x, w.t())
+sparse24.reference(lambda x, w, _: matmul64(x, w.t()))
 
 
 @sparse24.impl

@@ -79,7 +79,7 @@ def products() -> None:
     # One tile; one left over; whole tiles and two left over; more parts than are read at once.
     shapes = ((128, 128, 64, 1), (264, 200, 328, 5), (392, 264, 1032, 5), (136, 72, 1288, 40))
     for (m, n, k, programs), is_streamed in itertools.product(shapes, (False, True)):
-        place = {"place": "cpu", "programs": programs}
+        place: dict[str, Any] = {"place": "cpu", "programs": programs}
         launch = stream_k_triton.launch(m, n, k, is_streamed=is_streamed, **place)
         for again in (1, 2):  # what the first launch leaves behind must not be seen
             a, b, c = normal(m, k), normal(k, n), room(m, n)

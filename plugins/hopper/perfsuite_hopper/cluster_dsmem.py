@@ -43,14 +43,10 @@ def _reference(values: Any, counts: Any) -> Any:
     return values.bincount(minlength=BINS).to(counts.dtype)
 
 
-@cluster_dsmem.impl
-def _global_atomics(ctx: Any) -> Any:
-    return _launch(ctx, "count_global")
+cluster_dsmem.impl(lambda ctx: _launch(ctx, "count_global"), name="global_atomics")
 
 
-@cluster_dsmem.impl
-def _cluster(ctx: Any) -> Any:
-    return _launch(ctx, "count_cluster")
+cluster_dsmem.impl(lambda ctx: _launch(ctx, "count_cluster"), name="cluster")
 
 
 def cuda_options() -> tuple[str, ...]:

@@ -51,9 +51,7 @@ wgmma_gemm.reference(gemm.reference)
 wgmma_gemm.wrong(gemm.without_last_step)
 
 
-@wgmma_gemm.impl
-def _mma_sync(ctx: Any) -> Any:
-    return gemm.launch_mma_sync(ctx)
+wgmma_gemm.impl(gemm.launch_mma_sync, name="mma_sync")
 
 
 @wgmma_gemm.impl(beats=_NEAR_CUBLAS)

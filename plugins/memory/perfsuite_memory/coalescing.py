@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite import cuda, package
-from perfsuite.gpu import torch
+from perfsuite import cuda
+from perfsuite.gpu import TRITON, Later, load, torch
 
+kernels = Later("perfsuite_memory.coalescing_triton")
 GUIDE = (
     "NVIDIA, CUDA C++ Best Practices Guide, Coalesced Access to Global Memory, Strided Accesses: "
     "a warp's access takes as many 32-byte segments as its threads touch"
@@ -58,18 +58,13 @@ def _torch(records: Any, field: Any) -> None:
     field.copy_(records[:, 0])
 
 
-@coalescing.impl(needs=[cuda(), package("triton")])
-def _triton(ctx: Any, *, n: int, stride: int) -> Any:
-    from perfsuite_memory import coalescing_triton
-
-    return coalescing_triton.launch(n, stride)
+coalescing.impl(lambda ctx, *, n, stride: kernels.launch(n, stride), name="triton", needs=TRITON)
 
 
 @coalescing.impl(needs=[cuda()])
 def _cuda(ctx: Any, *, n: int, stride: int) -> Any:
-    options = (f"-DTHREADS={THREADS}", f"-DITEMS={ITEMS}", f"-DSTRIDE={stride}")
-    source = Path(__file__).with_name("coalescing.cu")
-    kernel = ctx.load_cuda(source, "take_field", options=options)
+    macros = {"THREADS": THREADS, "ITEMS": ITEMS, "STRIDE": stride}
+    kernel = load(ctx, __file__, "take_field", **macros)
     blocks = -(-n // (THREADS * ITEMS))
     return lambda records, field: kernel(blocks, THREADS, records, field, n)
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import perfsuite
 from perfsuite import cuda
-from perfsuite.gpu import torch
+from perfsuite.gpu import TRITON, load, torch
 from perfsuite_memory.stream import expected, stream, whole_numbers
 
-SOURCE = Path(__file__).with_name("reduction.cu")
 HARRIS = "Harris, Optimizing Parallel Reduction in CUDA, NVIDIA, 2007"
 KERNELS = ("atomic", "tree", "shuffle")
 # Threads a block and most blocks, as in the texts that the kernels are taken from.
@@ -55,10 +53,8 @@ def reduction(rng: Any, *, n: int) -> Any:
 reduction.reference(partial(expected, op="read"))
 
 
-@reduction.wrong
-def _without_last_block(x: Any, out: Any) -> Any:
-    """Round the grid down: what is no whole block, or else the last one, is never read."""
-    return x[: (len(x) - 1) // THREADS["tree"] * THREADS["tree"]].sum()
+# Round the grid down: what is no whole block, or else the last one, is never read.
+reduction.wrong(lambda x, out: x[: (len(x) - 1) // THREADS["tree"] * THREADS["tree"]].sum())
 
 
 def tree_sizes(n: int) -> tuple[int, ...]:
@@ -71,7 +67,7 @@ def tree_sizes(n: int) -> tuple[int, ...]:
 
 def _rung(ctx: Any, *, n: int, impl: str) -> Any:
     threads = THREADS[impl]
-    kernel = ctx.load_cuda(SOURCE, f"reduction_{impl}", options=(f"-DTHREADS={threads}",))
+    kernel = load(ctx, __file__, f"reduction_{impl}", THREADS=threads)
     if impl == "atomic":
         return lambda x, out: kernel(-(-n // threads), threads, x, out.zero_(), n)
     sizes = tree_sizes(n) if impl == "tree" else (min(-(-n // threads), MOST_BLOCKS), 1)
@@ -93,4 +89,4 @@ for name in KERNELS:
     reduction.impl(_rung, name=name, needs=[cuda()])
 reduction.impl(_of_stream, name="vectorised", needs=[cuda()], beats=_OVER_TREE)
 reduction.impl(_of_stream, name="torch")
-reduction.impl(_of_stream, name="triton", needs=[cuda(), perfsuite.package("triton")])
+reduction.impl(_of_stream, name="triton", needs=TRITON)

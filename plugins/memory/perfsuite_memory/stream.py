@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite.gpu import sm_count, torch
+from perfsuite.gpu import TRITON, Later, load, sm_count, torch
 
+stream_triton = Later("perfsuite_memory.stream_triton")
 Launch = Callable[..., Any]
 
 INPUTS = {"copy": 1, "scale": 1, "add": 2, "triad": 2, "dot": 2, "init": 0, "read": 1}
@@ -132,15 +132,11 @@ _TORCH: dict[str, Launch] = {
 }
 
 
-@stream.impl
-def _torch(ctx: Any, *, op: str) -> Launch:
-    return _TORCH[op]
+stream.impl(lambda ctx, *, op: _TORCH[op], name="torch")
 
 
-@stream.impl(needs=[perfsuite.cuda(), perfsuite.package("triton")])
-def _triton(ctx: Any, *, op: str, n: int) -> Launch:
-    from perfsuite_memory import stream_triton
-
+@stream.impl(needs=TRITON)
+def _triton(ctx: Any, *, op: str, n: int) -> Any:
     if op not in REDUCTIONS:
         return stream_triton.map_launch(op, n, scalar=SCALAR)
     blocks = min(BLOCKS_PER_SM * sm_count(), stream_triton.tiles(n))
@@ -150,8 +146,8 @@ def _triton(ctx: Any, *, op: str, n: int) -> Launch:
 @stream.impl(needs=[perfsuite.cuda()])
 def _cuda(ctx: Any, *, op: str, n: int) -> Launch:
     threads, unroll = geometry(op)
-    options = (f"-DTHREADS={threads}", f"-DUNROLL={unroll}", f"-DSCALAR={SCALAR}f")
-    kernel = ctx.load_cuda(Path(__file__).with_name("stream.cu"), f"stream_{op}", options=options)
+    macros = {"THREADS": threads, "UNROLL": unroll, "SCALAR": f"{SCALAR}f"}
+    kernel = load(ctx, __file__, f"stream_{op}", **macros)
     tiles = -(-n // (4 * threads * unroll))
     if op not in REDUCTIONS:
         return lambda *arrays: kernel(tiles, threads, *arrays, n)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite import arch, cuda, package
-from perfsuite.gpu import torch
+from perfsuite import arch, cuda
+from perfsuite.gpu import TRITON, Later, load, torch
 
-SOURCE = Path(__file__).with_name("tiled_matmul.cu")
+kernels = Later("perfsuite_memory.tiled_matmul_triton")
 BOEHM = "Boehm, How to Optimize a CUDA Matmul Kernel for cuBLAS-like Performance, 2022"
 VECTOR = 4
 SIDE = 32
@@ -44,9 +43,7 @@ def tiled_matmul(rng: Any, *, n: int) -> Any:
     return rng.randn(n, n), rng.randn(n, n), rng.empty(n, n)
 
 
-@tiled_matmul.reference
-def _reference(a: Any, b: Any, out: Any) -> Any:
-    return a.double() @ b.double()
+tiled_matmul.reference(lambda a, b, out: a.double() @ b.double())
 
 
 @tiled_matmul.wrong
@@ -62,7 +59,7 @@ def _torch(a: Any, b: Any, out: Any) -> None:
 
 
 def _tiled(ctx: Any, *, n: int, impl: str) -> Any:
-    kernel = ctx.load_cuda(SOURCE, f"matmul_{impl}", options=options(n))
+    kernel = load(ctx, __file__, f"matmul_{impl}", VECTORS=int(n % VECTOR == 0))
     (rows, columns), block = GEOMETRY[impl]
     grid = (-(-n // columns), -(-n // rows))
     return lambda a, b, out: kernel(grid, block, a, b, out, n)
@@ -78,15 +75,4 @@ _OVER_NAIVE = _over("naive", 1.2, "1987 (coalesced) to 2980")
 tiled_matmul.impl(_tiled, name="shared", needs=NEEDS, beats=_OVER_NAIVE)
 _OVER_SHARED = _over("shared", 3.0, "2980 to 15972")
 tiled_matmul.impl(_tiled, name="registers", needs=NEEDS, beats=_OVER_SHARED)
-
-
-@tiled_matmul.impl(needs=[cuda(), package("triton")])
-def _triton(ctx: Any, *, n: int) -> Any:
-    from perfsuite_memory import tiled_matmul_triton
-
-    return tiled_matmul_triton.launch(n)
-
-
-def options(n: int) -> tuple[str, ...]:
-    """Return the options that tiled_matmul.cu is compiled with."""
-    return (f"-DVECTORS={int(n % VECTOR == 0)}",)
+tiled_matmul.impl(lambda ctx, *, n: kernels.launch(n), name="triton", needs=TRITON)

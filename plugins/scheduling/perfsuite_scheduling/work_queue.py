@@ -78,9 +78,7 @@ def work_queue(rng: Any, *, lengths: str) -> Any:
     return rounds, values, rng.empty(ITEMS, THREADS, dtype="int32")
 
 
-@work_queue.reference
-def _reference(rounds: Any, x: Any, y: Any) -> Any:
-    return congruence.advance(x, rounds[:, None])
+work_queue.reference(lambda rounds, x, y: congruence.advance(x, rounds[:, None]))
 
 
 @work_queue.wrong
