@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import perfsuite
-from perfsuite import Claim, arch, cuda, package
-from perfsuite.gpu import matmul64, torch
+from perfsuite import Claim, arch, cuda
+from perfsuite.gpu import TRITON, Later, matmul64, torch
 from perfsuite_blackwell.formats import FORMATS, Format, values_of
 from perfsuite_blackwell.quantise import (
     Quantised,
@@ -111,17 +111,8 @@ def _cublas(*inputs: Any, format: str) -> None:  # noqa: A002
 
 
 @block_scaled_gemm.impl
-def _dequantise(
-    a: Any,
-    a_tiles: Any,
-    w: Any,
-    w_tiles: Any,
-    factor: Any,
-    out: Any,
-    *,
-    format: str,  # noqa: A002
-) -> None:
-    form = FORMATS[format]
+def _dequantise(*inputs: Any, format: str) -> None:  # noqa: A002
+    form, (a, a_tiles, w, w_tiles, factor, out) = FORMATS[format], inputs
     # A code times its scale has 6 bits at most: bf16 holds it.
     wide_a = dequantise(Quantised(a, untile_scales(a_tiles), factor), form).bfloat16()
     wide_w = dequantise(Quantised(w, untile_scales(w_tiles), factor), form).bfloat16()
@@ -130,18 +121,9 @@ def _dequantise(
         out.mul_(factor)
 
 
-@block_scaled_gemm.impl(
-    needs=[
-        cuda(),
-        package("triton"),
-        arch("sm_90+"),
-        arch("sm_100+").when(format="nvfp4"),
-    ]
-)
+@block_scaled_gemm.impl(needs=[*TRITON, arch("sm_90+"), arch("sm_100+").when(format="nvfp4")])
 def _triton(ctx: Any, *, format: str) -> Any:  # noqa: A002
-    from perfsuite_blackwell.block_scaled_triton import launcher
-
-    return launcher(FORMATS[format])
+    return Later("perfsuite_blackwell.block_scaled_triton").launcher(FORMATS[format])
 
 
 def look_up(codes: Any, tiles: Any, form: Format) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import perfsuite
 from perfsuite import arch, cuda, package
-from perfsuite.gpu import matmul64, torch
+from perfsuite.gpu import Later, matmul64, torch
 
 # Since Triton 3.7: barriers that a pair of blocks shares.
 _GLUON = (package("triton.experimental.gluon.language.nvidia.hopper.cluster"), arch("sm_100"))
@@ -52,22 +52,14 @@ def _cublas(a: Any, b: Any, c: Any) -> None:
     torch.mm(a, b, out=c)
 
 
-@tcgen05_gemm.impl(needs=[package("triton"), arch("sm_90+")])
-def _triton(ctx: Any) -> Any:
-    from perfsuite_blackwell.gemm_triton import gemm
+tcgen05_gemm.impl(
+    lambda ctx: Later("perfsuite_blackwell.gemm_triton").gemm,
+    name="triton",
+    needs=[package("triton"), arch("sm_90+")],
+)
 
-    return gemm
 
-
+@tcgen05_gemm.impl(name="gluon_2cta", needs=_GLUON)
 @tcgen05_gemm.impl(needs=_GLUON)
-def _gluon_1cta(ctx: Any) -> Any:
-    from perfsuite_blackwell.gemm_gluon import gemm
-
-    return partial(gemm, paired=False)
-
-
-@tcgen05_gemm.impl(needs=_GLUON)
-def _gluon_2cta(ctx: Any) -> Any:
-    from perfsuite_blackwell.gemm_gluon import gemm
-
-    return partial(gemm, paired=True)
+def _gluon_1cta(ctx: Any, *, impl: str) -> Any:
+    return partial(Later("perfsuite_blackwell.gemm_gluon").gemm, paired=impl == "gluon_2cta")

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 import perfsuite
-from perfsuite import arch, cuda, package
-from perfsuite.gpu import DTYPES, compiled, torch
+from perfsuite import arch, cuda
+from perfsuite.gpu import DTYPES, TRITON, Later, compiled, torch
 from perfsuite_compute.attention import attend64
 
 D = 128
@@ -137,7 +137,7 @@ def _masked(ctx: Any, *, mask: str, s: int) -> Callable[..., Any]:
     return bent if mask == "softcap" else lambda q, k, v, *_: attend(q, k, v, attn_mask=seen)
 
 
-@attention_mask.impl(needs=[cuda(), package("triton")], beats=_WINDOW)
+@attention_mask.impl(needs=TRITON, beats=_WINDOW)
 def _flex(ctx: Any, *, mask: str, s: int) -> Callable[..., Any]:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -147,8 +147,7 @@ def _flex(ctx: Any, *, mask: str, s: int) -> Callable[..., Any]:
     return lambda q, k, v, *_: run(q, k, v)
 
 
-@attention_mask.impl(needs=[cuda(), package("triton"), arch("sm_90+")], beats=[_WINDOW, _DOCUMENT])
+@attention_mask.impl(needs=[*TRITON, arch("sm_90+")], beats=[_WINDOW, _DOCUMENT])
 def _triton(ctx: Any, *, mask: str) -> Callable[..., Any]:
-    from perfsuite_compute.attention_mask_triton import attention
-
+    attention = Later("perfsuite_compute.attention_mask_triton").attention
     return partial(attention, cap=CAP if mask == "softcap" else 0.0)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import perfsuite
 from perfsuite import arch, cuda
-from perfsuite.gpu import sm_count
+from perfsuite.gpu import load, sm_count
 
 BINS = 2**16
 THREADS = 512
@@ -49,13 +48,8 @@ cluster_dsmem.impl(lambda ctx: _launch(ctx, "count_global"), name="global_atomic
 cluster_dsmem.impl(lambda ctx: _launch(ctx, "count_cluster"), name="cluster")
 
 
-def cuda_options() -> tuple[str, ...]:
-    """Return the macros of histogram.cu."""
-    return (f"-DBINS={BINS}", f"-DTHREADS={THREADS}")
-
-
 def _launch(ctx: Any, name: str) -> Any:
-    run = ctx.load_cuda(Path(__file__).with_name("histogram.cu"), name, options=cuda_options())
+    run = load(ctx, __file__, name, BINS=BINS, THREADS=THREADS)
     blocks = sm_count() * BLOCKS_PER_SM // CLUSTER * CLUSTER
 
     def launch(values: Any, counts: Any) -> None:

@@ -6,27 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from perfsuite import Work
 from perfsuite.gpu import matmul64, sm_count, torch
 
 # wgmma.cu: the tile of c that a block makes, the columns of a slot, the ring.
 TILE_M, TILE_N, STEP, SLOTS = 128, 256, 64, 4
+MAPPED = (TILE_M, TILE_N)  # rows of a and b that a copy takes
 SLOT_BYTES = 2 * STEP * (TILE_M + TILE_N)
 SHARED_BYTES = SLOTS * SLOT_BYTES + 1024  # slots start at a multiple of 1024 bytes
 # mma_sync.cu.
 MMA_TILE, MMA_THREADS = 128, 128
 MMA_SHARED_BYTES = 3 * 2 * MMA_TILE * STEP * 2 + 128
 SWIZZLE_128B = 1
-
-
-def work(m: int, n: int, k: int) -> Work:
-    """Return the work of c = a b^T in bf16."""
-    return Work(
-        read_bytes=2 * (m * k + n * k),
-        write_bytes=2 * m * n,
-        flops=2 * m * n * k,
-        rate_dtype="bf16",
-    )
 
 
 def make_inputs(rng: Any, m: int, n: int, k: int) -> tuple[Any, ...]:
@@ -77,17 +67,8 @@ def launch_wgmma(ctx: Any, *, specialized: bool, persistent: bool) -> Callable[.
     def launch(a: Any, b: Any, c: Any) -> None:
         m, n = c.shape
         tiles = -(-m // TILE_M) * -(-n // TILE_N)
-        run(
-            min(tiles, sms) if persistent else tiles,
-            threads,
-            tensor_map(a, TILE_M),
-            tensor_map(b, TILE_N),
-            c,
-            m,
-            n,
-            a.shape[1],
-            shared_bytes=SHARED_BYTES,
-        )
+        grid, maps = min(tiles, sms) if persistent else tiles, map(tensor_map, (a, b), MAPPED)
+        run(grid, threads, *maps, c, m, n, a.shape[1], shared_bytes=SHARED_BYTES)
 
     return launch
 

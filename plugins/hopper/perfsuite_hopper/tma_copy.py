@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import perfsuite
 from perfsuite import arch, cuda
-from perfsuite.gpu import sm_count
+from perfsuite.gpu import load, sm_count
 
 BYTES = (2**28, 2**28 - 48)  # the second ends in the middle of every kernel's tile
 THREADS = 256
@@ -82,9 +81,4 @@ def _tma(ctx: Any, *, size: int) -> Any:
 
 
 def _kernel(ctx: Any, name: str) -> Any:
-    return ctx.load_cuda(Path(__file__).with_name("tma_copy.cu"), name, options=cuda_options())
-
-
-def cuda_options() -> tuple[str, ...]:
-    """Return the macros of tma_copy.cu."""
-    return (f"-DTHREADS={THREADS}", f"-DSLOTS={SLOTS}", f"-DCHUNK={CHUNK}")
+    return load(ctx, __file__, name, THREADS=THREADS, SLOTS=SLOTS, CHUNK=CHUNK)

@@ -56,7 +56,7 @@ def async_alloc(ctx: Any, kib: int, impl: str) -> Workload:
 
 def _pieces(ctx: Any, workspaces: Workspaces) -> Callable[[Any, Any], Any]:
     take, give = workspaces
-    step = ctx.load_cuda(smoothing.SOURCE, "step", options=smoothing.OPTIONS)
+    step = smoothing.load_step(ctx)
 
     def run(x: Any, y: Any) -> Any:
         source = x

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import perfsuite
 from perfsuite import Claim, Regime, Workload, cuda
-from perfsuite.gpu import torch
+from perfsuite.gpu import load, torch
 from perfsuite_scheduling import counting, driver_graph
 
-SOURCE = Path(__file__).with_name("graph_conditional.cu")
 THREADS = 256
-OPTIONS = (f"-DTHREADS={THREADS}",)
 N = 2**16
 # Neighbours in Fibonacci's sequence take Euclid's algorithm longest: 44 steps of 31-bit numbers.
 # One such pair among the random ones makes every launch as long as the next.
@@ -45,7 +42,7 @@ def graph_conditional(ctx: Any, impl: str) -> Workload:
     """
     a, b, left, right = (torch.empty(N, dtype=torch.int32, device=ctx.place) for _ in range(4))
     more = torch.zeros(1, dtype=torch.int32, device=ctx.place)
-    kernel = ctx.load_cuda(SOURCE, "euclid_step", options=OPTIONS)
+    kernel = load(ctx, __file__, "euclid_step", THREADS=THREADS)
 
     def step(from_a: Any, from_b: Any) -> None:
         kernel(-(-N // THREADS), THREADS, from_a, from_b, left, right, more, N)
@@ -99,7 +96,7 @@ def _asking(
 def _graph(
     ctx: Any, first: Callable[[], None], step: Callable[[], None], more: Any
 ) -> driver_graph.Graph:
-    decide = ctx.load_cuda(SOURCE, "decide", options=OPTIONS)
+    decide = load(ctx, __file__, "decide", THREADS=THREADS)
 
     def fill(body: driver_graph.Body, condition: int) -> None:
         body.add(step)

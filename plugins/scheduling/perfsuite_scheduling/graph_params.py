@@ -5,17 +5,14 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import perfsuite
 from perfsuite import Regime, Work, Workload, cuda
-from perfsuite.gpu import torch
+from perfsuite.gpu import load, torch
 from perfsuite_scheduling import congruence, driver_graph
 
-SOURCE = Path(__file__).with_name("graph_params.cu")
 THREADS = 256
-OPTIONS = (f"-DTHREADS={THREADS}",)
 # Values of the requests of one launch, none a multiple of a block's.
 SIZES = (1000, 60001, 3333, 12345, 777, 40007, 8191, 25001)
 BUCKETS = tuple(2**power for power in range(10, 17))
@@ -48,7 +45,7 @@ def graph_params(ctx: Any, nodes: int, impl: str) -> Workload:
     power of two, copies a request in and out, and works on the padding as well. A kernel is a step
     of a sequence modulo 2**32: results are compared to the bit.
     """
-    kernel = ctx.load_cuda(SOURCE, "advance_some", options=OPTIONS)
+    kernel = load(ctx, __file__, "advance_some", THREADS=THREADS)
 
     def start(x: Any, y: Any) -> None:
         kernel(blocks_of(x), THREADS, x, y, len(x))

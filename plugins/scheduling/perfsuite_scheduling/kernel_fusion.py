@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import perfsuite
-from perfsuite import Regime, cuda, package
-from perfsuite.gpu import compiled, torch
+from perfsuite import Regime, cuda
+from perfsuite.gpu import TRITON, Later, compiled, torch
 
+kernels = Later("perfsuite_scheduling.kernel_fusion_triton")
 _SLOPE = math.sqrt(2 / math.pi)
 _CUBE = 0.044715
 # 1 + 1 + 2 + 1 + 1 + 1 + 1 + 2 elements read and 8 written, for each that is read and written once.
@@ -76,13 +76,5 @@ def _torch(x: Any, y: Any) -> Any:
     return torch.nn.functional.gelu(x, approximate="tanh")
 
 
-@kernel_fusion.impl(needs=[cuda(), package("triton")], beats=_BEATS)
-def _triton(ctx: Any) -> Callable[..., Any]:
-    from perfsuite_scheduling.kernel_fusion_triton import gelu
-
-    return gelu
-
-
-@kernel_fusion.impl(needs=[cuda(), package("triton")], tier="full")
-def _compile(ctx: Any) -> Callable[..., Any]:
-    return compiled(_eager)
+kernel_fusion.impl(lambda ctx: kernels.gelu, name="triton", needs=TRITON, beats=_BEATS)
+kernel_fusion.impl(lambda ctx: compiled(_eager), name="compile", needs=TRITON, tier="full")

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import perfsuite
 from perfsuite import Regime, cuda, package
-from perfsuite.gpu import torch
+from perfsuite.gpu import TRITON, Later, load, torch
 
-SOURCE = Path(__file__).with_name("launch_latency.cu")
 # The kernel of each implementation in CUDA C++, and the numbers it is given beside two pointers:
 # they add up to one.
 FUNCTIONS = {"cuda": "add_one", "cuda_5": "add_one_5", "cuda_19": "add_one_19"}
 _NUMBERS = {"cuda": (), "cuda_5": (1, -1, 1), "cuda_19": (1, *(-1, 1) * 8)}
+python = Later("perfsuite_scheduling.launch_latency_python")
 Launch = Callable[[Any, Any], None]
 
 
@@ -68,15 +67,13 @@ def _torch(ctx: Any, *, burst: int) -> Launch:
     return _in_a_row(lambda source, target: torch.add(source, 1, out=target), burst)
 
 
-@launch_latency.impl(needs=[cuda(), package("triton")])
+@launch_latency.impl(needs=TRITON)
 def _triton(ctx: Any, *, burst: int) -> Launch:
-    from perfsuite_scheduling.launch_latency_triton import add_one
-
-    return _in_a_row(add_one, burst)
+    return _in_a_row(Later("perfsuite_scheduling.launch_latency_triton").add_one, burst)
 
 
 def _cuda(ctx: Any, *, burst: int, impl: str) -> Launch:
-    kernel, numbers = ctx.load_cuda(SOURCE, FUNCTIONS[impl]), _NUMBERS[impl]
+    kernel, numbers = load(ctx, __file__, FUNCTIONS[impl]), _NUMBERS[impl]
     return _in_a_row(lambda source, target: kernel(1, 1, source, target, *numbers), burst)
 
 
@@ -88,13 +85,9 @@ for _name in FUNCTIONS:
 
 @launch_latency.impl(needs=[cuda(), package("numba_cuda")], tier="full")
 def _numba(ctx: Any, *, burst: int) -> Launch:
-    from perfsuite_scheduling.launch_latency_python import numba_add
-
-    return _in_a_row(numba_add(), burst)
+    return _in_a_row(python.numba_add(), burst)
 
 
 @launch_latency.impl(needs=[cuda(), package("cupy")], tier="full")
 def _cupy(ctx: Any, *, burst: int) -> Launch:
-    from perfsuite_scheduling.launch_latency_python import cupy_add
-
-    return _in_a_row(cupy_add(), burst)
+    return _in_a_row(python.cupy_add(), burst)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import perfsuite
 from perfsuite import Claim, Work, Workload, arch, cuda
-from perfsuite.gpu import sm_count, torch
+from perfsuite.gpu import load, sm_count, torch
 
-SOURCE = Path(__file__).with_name("megakernel.cu")
 # Llama 3.2 1B: hidden size, heads, heads of keys and values, their size, inner size.
 HIDDEN, HEADS, KV_HEADS, SIDE, FFN = 2048, 32, 8, 64, 8192
 KV = KV_HEADS * SIDE
@@ -105,8 +103,7 @@ def _persistent(ctx: Any, context: int, turn: Any) -> Callable[..., None]:
     blocks = sm_count()
     # One block an SM: all are on the GPU at once.
     macros = {"BLOCKS": blocks, "CONTEXT": context, "SCRATCH_BYTES": SCRATCH_BYTES}
-    options = tuple(f"-D{name}={value}" for name, value in macros.items())
-    kernel = ctx.load_cuda(SOURCE, "decode_layer", options=options)
+    kernel = load(ctx, __file__, "decode_layer", **macros)
     # Zero once: the barrier counts on from launch to launch.
     scratch = torch.zeros(SCRATCH_BYTES, dtype=torch.uint8, device=ctx.place)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import perfsuite
 from perfsuite import arch, cuda, package
-from perfsuite.gpu import torch
+from perfsuite.gpu import Later, torch
 from perfsuite_scheduling import smoothing
 
 
@@ -42,8 +42,7 @@ pdl.wrong(lambda x, y, *, steps: smoothing.smooth(x, steps - 1))
 
 @pdl.impl
 def _plain(ctx: Any, *, steps: int, impl: str) -> smoothing.Launch:
-    from perfsuite_scheduling.pdl_triton import chain
-
+    chain = Later("perfsuite_scheduling.pdl_triton").chain
     scratch = torch.empty(smoothing.N, device=ctx.place)
     return lambda x, y: chain(x, y, scratch, steps=steps, early=impl == "early")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import perfsuite
 from perfsuite import cuda
-from perfsuite.gpu import torch
+from perfsuite.gpu import load, torch
 from perfsuite_scheduling import congruence
 
 SOURCE = Path(__file__).with_name("streams.cu")
@@ -21,8 +21,7 @@ _N = BLOCKS * THREADS
 
 def load_advance(ctx: Any, rounds: int, threads: int = THREADS) -> Callable[..., None]:
     """Return the kernel that takes so many rounds of each value."""
-    options = (f"-DTHREADS={threads}", f"-DROUNDS={rounds}")
-    kernel: Callable[..., None] = ctx.load_cuda(SOURCE, "advance", options=options)
+    kernel: Callable[..., None] = load(ctx, __file__, "advance", THREADS=threads, ROUNDS=rounds)
     return kernel
 
 

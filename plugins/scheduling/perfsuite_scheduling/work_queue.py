@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import perfsuite
 from perfsuite import cuda
-from perfsuite.gpu import sm_count, torch
+from perfsuite.gpu import load, sm_count, torch
 from perfsuite_scheduling import congruence
 
-SOURCE = Path(__file__).with_name("work_queue.cu")
 # Two blocks of 1024 threads fill a multiprocessor, however the items come to them.
 THREADS = 1024
 BLOCKS_PER_SM = 2
 ITEMS = 4096
-OPTIONS = (f"-DTHREADS={THREADS}", f"-DITEMS={ITEMS}")
 FUNCTIONS = {
     "static": "static_split",
     "blocks": "block_each",
@@ -89,7 +86,7 @@ def _without_last(rounds: Any, x: Any, y: Any) -> None:
 
 @work_queue.impl
 def _static(ctx: Any, *, impl: str) -> Launch:
-    kernel = ctx.load_cuda(SOURCE, FUNCTIONS[impl], options=OPTIONS)
+    kernel = load(ctx, __file__, FUNCTIONS[impl], THREADS=THREADS, ITEMS=ITEMS)
     grid = ITEMS if impl == "blocks" else BLOCKS_PER_SM * sm_count()
     return lambda rounds, x, y: kernel(grid, THREADS, rounds, x, y)
 
@@ -120,7 +117,7 @@ work_queue.impl(
     )
 )
 def _queue(ctx: Any, *, impl: str) -> Launch:
-    kernel = ctx.load_cuda(SOURCE, FUNCTIONS[impl], options=OPTIONS)
+    kernel = load(ctx, __file__, FUNCTIONS[impl], THREADS=THREADS, ITEMS=ITEMS)
     grid = BLOCKS_PER_SM * sm_count()
     # Zero once: the last block of each launch leaves the queue as the next one needs it.
     queue = torch.zeros(2, dtype=torch.int32, device=ctx.place)
