@@ -1,5 +1,6 @@
 """A matrix multiplication of block-scaled operands in Triton: `tl.dot_scaled` on packed codes."""
 
+# mypy: allow-untyped-defs, allow-incomplete-defs
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from perfsuite_blackwell.tiles import GROUP, scaled_tiles
 
 
 @triton.jit
-def _scales_at(desc, tile, step, ROWS: tl.constexpr, BLOCKS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _scales_at(desc, tile, step, ROWS: tl.constexpr, BLOCKS: tl.constexpr):
     """Return the scales of a tile as ROWS x BLOCKS, out of their tiles of 128 x 4."""
     TALL: tl.constexpr = ROWS // 128
     WIDE: tl.constexpr = BLOCKS // 4
@@ -26,7 +27,7 @@ def _scales_at(desc, tile, step, ROWS: tl.constexpr, BLOCKS: tl.constexpr):  # t
 
 
 @triton.jit
-def block_scaled_kernel(  # type: ignore[no-untyped-def]
+def block_scaled_kernel(
     a_desc,
     a_scales,
     w_desc,

@@ -1,5 +1,6 @@
 """A bf16 matrix multiplication in Triton: its `tl.dot` becomes whatever tensor cores there are."""
 
+# mypy: allow-untyped-defs, allow-incomplete-defs
 from __future__ import annotations
 
 from functools import cache
@@ -14,7 +15,7 @@ from perfsuite_blackwell.tiles import GROUP, dense_tiles
 
 
 @triton.jit
-def tile_at(index, tiles_m, tiles_n, GROUP: tl.constexpr):  # type: ignore[no-untyped-def]
+def tile_at(index, tiles_m, tiles_n, GROUP: tl.constexpr):
     """Return the row and column of tile ``index``, GROUP rows at a time."""
     first = index // (GROUP * tiles_n) * GROUP
     rows = min(tiles_m - first, GROUP)
@@ -22,7 +23,7 @@ def tile_at(index, tiles_m, tiles_n, GROUP: tl.constexpr):  # type: ignore[no-un
 
 
 @triton.jit
-def gemm_kernel(  # type: ignore[no-untyped-def]
+def gemm_kernel(
     a_desc,
     b_desc,
     c_desc,

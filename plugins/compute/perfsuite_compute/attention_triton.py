@@ -1,5 +1,6 @@
 """FlashAttention-2's forward pass in Triton: scores live in registers and never reach memory."""
 
+# mypy: allow-untyped-defs, allow-incomplete-defs
 from __future__ import annotations
 
 import math
@@ -16,7 +17,7 @@ BLOCK_M, BLOCK_N, STAGES, WARPS = 64, 128, 1, 4
 
 
 @triton.jit
-def weigh(scores, factor, sums, total, peak):  # type: ignore[no-untyped-def]
+def weigh(scores, factor, sums, total, peak):
     """Return the powers of a block of scores, and the running sums, total and peak."""
     # The scale is folded into the exponent: one multiply-add for each score.
     new_peak = tl.maximum(peak, tl.max(scores, 1) * factor)
@@ -26,7 +27,7 @@ def weigh(scores, factor, sums, total, peak):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def store(out, sums, total, head, rows, s, D: tl.constexpr):  # type: ignore[no-untyped-def]
+def store(out, sums, total, head, rows, s, D: tl.constexpr):
     """Write the sums' rows below s, divided by their totals: one division a query."""
     at = (head + rows).to(tl.int64)[:, None] * D + tl.arange(0, D)[None, :]
     shares = sums * (1 / total)[:, None]
@@ -34,9 +35,9 @@ def store(out, sums, total, head, rows, s, D: tl.constexpr):  # type: ignore[no-
 
 
 @triton.jit
-def attention_kernel(  # type: ignore[no-untyped-def]
-    q_desc, k_desc, v_desc, out, s, scale,
-    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr,
+def attention_kernel(
+    q_desc, k_desc, v_desc, out, s, scale, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N:
+    tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
     """Write the attention of BLOCK_M queries of one head; all heads lie below each other."""
     # The last queries see the most keys: they start first, so that no long block ends alone.

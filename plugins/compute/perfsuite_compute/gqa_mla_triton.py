@@ -1,5 +1,6 @@
 """One query's attention over a long cache in Triton: keys are split among programs, then joined."""
 
+# mypy: allow-untyped-defs, allow-incomplete-defs
 from __future__ import annotations
 
 import math
@@ -18,7 +19,7 @@ AHEAD = True  # the L2 cache is asked for a block before shared memory has room 
 
 
 @triton.jit
-def _weigh(scores, columns, high, peak, total, sums):  # type: ignore[no-untyped-def]
+def _weigh(scores, columns, high, peak, total, sums):
     """Return the powers of a block of scores, and peak, total and sums to go on with."""
     scores = tl.where(columns[None, :] < high, scores, -float("inf"))
     new_peak = tl.maximum(peak, tl.max(scores, 1))
@@ -28,7 +29,7 @@ def _weigh(scores, columns, high, peak, total, sums):  # type: ignore[no-untyped
 
 
 @triton.jit
-def _leave(sums_out, total_out, peak_out, heads, inside, sums, total, peak, DV: tl.constexpr):  # type: ignore[no-untyped-def]
+def _leave(sums_out, total_out, peak_out, heads, inside, sums, total, peak, DV: tl.constexpr):
     """Write what this program's share of the keys came to, for all of its heads."""
     at = heads * tl.num_programs(1) + tl.program_id(1)
     tl.store(total_out + at, total, inside)
@@ -38,9 +39,9 @@ def _leave(sums_out, total_out, peak_out, heads, inside, sums, total, peak, DV: 
 
 
 @triton.jit
-def decode_kernel(  # type: ignore[no-untyped-def]
-    q, k_desc, v_desc, sums_out, total_out, peak_out, s, share, scale,
-    GROUP: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr,
+def decode_kernel(
+    q, k_desc, v_desc, sums_out, total_out, peak_out, s, share, scale, GROUP: tl.constexpr, ROWS:
+    tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Let the GROUP query heads of one head of keys see ``share`` keys of it."""
     kv_head = tl.program_id(0)
@@ -65,7 +66,7 @@ def decode_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _call_for(array, row, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+def _call_for(array, row, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     """Let one thread ask the L2 cache to fetch ROWS rows of bf16; nobody waits for them."""
     tl.inline_asm_elementwise(
         """
@@ -85,10 +86,10 @@ def _call_for(array, row, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # type: ign
 
 
 @triton.jit
-def mla_decode_kernel(  # type: ignore[no-untyped-def]
-    q, cache, latent_desc, rope_desc, sums_out, total_out, peak_out, s, share, scale,
-    HEADS: tl.constexpr, ROWS: tl.constexpr, LATENT: tl.constexpr, ROPE: tl.constexpr,
-    BLOCK_N: tl.constexpr, AHEAD: tl.constexpr,
+def mla_decode_kernel(
+    q, cache, latent_desc, rope_desc, sums_out, total_out, peak_out, s, share, scale, HEADS:
+    tl.constexpr, ROWS: tl.constexpr, LATENT: tl.constexpr, ROPE: tl.constexpr, BLOCK_N:
+    tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Let ROWS heads of one sequence see ``share`` tokens: the latent is key and value at once."""
     tiles: tl.constexpr = (HEADS + ROWS - 1) // ROWS
@@ -119,7 +120,7 @@ def mla_decode_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def join_kernel(sums, totals, peaks, out, SPLITS: tl.constexpr, DV: tl.constexpr):  # type: ignore[no-untyped-def]
+def join_kernel(sums, totals, peaks, out, SPLITS: tl.constexpr, DV: tl.constexpr):
     """Write one head's result: its parts, each scaled to the highest peak of all."""
     head = tl.program_id(0)
     wide = tl.arange(0, DV)

@@ -1,5 +1,6 @@
 """The STREAM operations in Triton."""
 
+# mypy: allow-untyped-defs, allow-incomplete-defs
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -14,7 +15,7 @@ WARPS = 8
 
 
 @triton.jit
-def map_kernel(  # type: ignore[no-untyped-def]
+def map_kernel(
     x_ptr, y_ptr, out_ptr, n, OP: tl.constexpr, SCALAR: tl.constexpr, BLOCK: tl.constexpr
 ):
     """Write one block of ``out``; n < 2**31."""
@@ -34,9 +35,7 @@ def map_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def reduce_kernel(  # type: ignore[no-untyped-def]
-    x_ptr, y_ptr, partial_ptr, n, OP: tl.constexpr, BLOCK: tl.constexpr
-):
+def reduce_kernel(x_ptr, y_ptr, partial_ptr, n, OP: tl.constexpr, BLOCK: tl.constexpr):
     """Write the sum of every num_programs-th block to this program's place."""
     program = tl.program_id(0)
     total = tl.zeros((BLOCK,), tl.float32)
@@ -51,9 +50,7 @@ def reduce_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def finish_kernel(  # type: ignore[no-untyped-def]
-    partial_ptr, out_ptr, count, BLOCK: tl.constexpr
-):
+def finish_kernel(partial_ptr, out_ptr, count, BLOCK: tl.constexpr):
     """Add the partial sums in one program."""
     offsets = tl.arange(0, BLOCK)
     partials = tl.load(partial_ptr + offsets, mask=offsets < count, other=0.0)

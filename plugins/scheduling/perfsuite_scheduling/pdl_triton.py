@@ -1,5 +1,6 @@
 """One smoothing step in Triton, that may be started before the kernel it depends on has ended."""
 
+# mypy: allow-untyped-defs, allow-incomplete-defs
 from __future__ import annotations
 
 from typing import Any
@@ -12,7 +13,7 @@ BLOCK = 256
 
 
 @triton.jit
-def step_kernel(source, target, n, EARLY: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def step_kernel(source, target, n, EARLY: tl.constexpr, BLOCK: tl.constexpr):
     """Write half of source[i] and a quarter of each neighbour on the ring to target[i]."""
     if EARLY:
         # The next kernel may come as soon as there is room; it waits below for this one to end.
