@@ -34,6 +34,8 @@ else:
     torch, driver = Later("torch"), Later("cuda.bindings.driver")
 
 
+# Where #include <ptx.cuh> finds what kernels in CUDA C++ have in common.
+INCLUDED = str(Path(__file__).parent / "devices")
 # What a kernel in Triton needs.
 TRITON = (Need("device", "cuda"), Need("package", "triton"))
 

@@ -3,6 +3,8 @@
 // fragments with ldmatrix and multiply them with mma.sync. n and k are multiples of 8. One block a
 // tile, two blocks an SM.
 
+#include <ptx.cuh>
+
 constexpr int TILE = 128;
 constexpr int STEP = 64;   // columns of a and rows of b in a slot
 constexpr int SLOTS = 3;
@@ -41,31 +43,6 @@ __device__ void load_half(unsigned base, const unsigned short* from, int row, in
     }
 }
 
-__device__ void load_fragments(unsigned (&fragments)[4], unsigned address)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(fragments[0]), "=r"(fragments[1]), "=r"(fragments[2]), "=r"(fragments[3])
-                 : "r"(address)
-                 : "memory");
-}
-
-// The same of rows that run along n: mma.sync wants b's columns together.
-__device__ void load_turned(unsigned (&fragments)[4], unsigned address)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(fragments[0]), "=r"(fragments[1]), "=r"(fragments[2]), "=r"(fragments[3])
-                 : "r"(address)
-                 : "memory");
-}
-
-__device__ void multiply(float (&sums)[4], const unsigned (&a)[4], unsigned b0, unsigned b1)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 // One slot: 64 rows of a from `row` on by 64 columns of b from `column` on.
 __device__ void multiply_slot(float (&sums)[DOWN][ACROSS][4], unsigned slot, int row, int column)
 {
@@ -91,13 +68,6 @@ __device__ void multiply_slot(float (&sums)[DOWN][ACROSS][4], unsigned slot, int
             }
         }
     }
-}
-
-__device__ void store_pair(unsigned short* c, float low, float high)
-{
-    unsigned pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    *reinterpret_cast<unsigned*>(c) = pair;
 }
 
 __device__ void store(const float (&sums)[DOWN][ACROSS][4], unsigned short* c, int row, int column,

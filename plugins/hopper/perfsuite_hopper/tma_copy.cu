@@ -1,7 +1,7 @@
 // Copies of `bytes` bytes, a multiple of 16, three ways. Macros: THREADS, SLOTS, and CHUNK (bytes
 // of a bulk copy).
 
-#include "bulk.cuh"
+#include <ptx.cuh>
 
 // 16 bytes a thread and access, four under way: what is loaded waits in registers.
 extern "C" __global__ void __launch_bounds__(THREADS)

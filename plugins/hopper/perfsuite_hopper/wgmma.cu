@@ -4,8 +4,7 @@
 // Macros: DESCRIPTOR, the matrix descriptor's constant fields; SPECIALIZED: 0 has every warpgroup
 // multiply and one of its threads copy, in step; 1 has a third warpgroup do nothing but copy.
 
-#include "bulk.cuh"
-#include "wgmma.cuh"
+#include <ptx.cuh>
 
 constexpr int TILE_M = 128;
 constexpr int TILE_N = 256;
@@ -19,16 +18,9 @@ constexpr int MULTIPLIERS = 2;
 constexpr int THREADS = WARPGROUP * (MULTIPLIERS + SPECIALIZED);
 static_assert(TILE_N == 2 * SUMS && TILE_M == 64 * MULTIPLIERS, "an instruction is a warpgroup's");
 
-struct alignas(64) TensorMap {
-    unsigned char opaque[128];
-};
-
-__device__ void copy_box(const TensorMap* map, unsigned to, unsigned barrier, int column, int row)
+__device__ unsigned long long descriptor(unsigned address)
 {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%2, %3}], [%4];" ::"r"(to),
-                 "l"(map), "r"(column), "r"(row), "r"(barrier)
-                 : "memory");
+    return DESCRIPTOR | ((address & 0x3FFFF) >> 4);
 }
 
 // One slot: 64 rows of a from `a` on, 256 of b. Within the swizzled 128 bytes of a row, the next 16
@@ -38,7 +30,7 @@ __device__ void multiply_slot(float (&sums)[SUMS], unsigned a, unsigned b, bool 
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
     #pragma unroll
     for (int column = 0; column < STEP; column += 16) {
-        multiply(sums, a + column * 2, b + column * 2, !first || column > 0);
+        multiply<0>(sums, descriptor(a + column * 2), descriptor(b + column * 2), !first || column > 0);
     }
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
@@ -70,13 +62,6 @@ __device__ Tile tile_at(const Job& job, int index)
     return {(first + within % rows) * TILE_M, within / rows * TILE_N};
 }
 
-__device__ void store_pair(unsigned short* c, float low, float high)
-{
-    unsigned pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    *reinterpret_cast<unsigned*>(c) = pair;
-}
-
 // A warp has 16 rows; a quarter of a warp's lanes (four) has row lane / 4 and that plus 8.
 __device__ void store(const float (&sums)[SUMS], unsigned short* c, Tile tile, int m, int n)
 {
@@ -101,8 +86,8 @@ __device__ void fill(const Job& job, unsigned slot, Tile tile, int step)
 {
     const unsigned to = job.slots + slot * SLOT_BYTES, barrier = job.full + slot * 8;
     barrier_expect(barrier, SLOT_BYTES);
-    copy_box(job.map_a, to, barrier, step * STEP, tile.row);
-    copy_box(job.map_b, to + BYTES_A, barrier, step * STEP, tile.column);
+    copy_box(*job.map_a, to, barrier, step * STEP, tile.row);
+    copy_box(*job.map_b, to + BYTES_A, barrier, step * STEP, tile.column);
 }
 
 #if SPECIALIZED
