@@ -1,7 +1,5 @@
 """The kernels of a pack with no GPU: what they compile to, and what they make in an interpreter."""
 
-from __future__ import annotations
-
 import json
 import sys
 from functools import cache

@@ -1,7 +1,5 @@
 """The Blackwell pack: tcgen05, block-scaled formats, and what those formats keep of a matrix."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import perfsuite

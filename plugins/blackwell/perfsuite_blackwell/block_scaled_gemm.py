@@ -1,7 +1,5 @@
 """Matrix multiplication of block-scaled operands: nvfp4, mxfp4 and mxfp8 against bf16."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import perfsuite

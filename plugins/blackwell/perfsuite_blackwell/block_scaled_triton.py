@@ -1,8 +1,6 @@
 """A matrix multiplication of block-scaled operands in Triton: `tl.dot_scaled` on packed codes."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

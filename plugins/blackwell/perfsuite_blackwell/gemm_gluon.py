@@ -1,8 +1,6 @@
 """Matrix multiplication for tcgen05 in Gluon: one block, or a pair of blocks, for each tile."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from __future__ import annotations
-
 from typing import Any
 
 from triton.experimental import gluon

@@ -1,8 +1,6 @@
 """A bf16 matrix multiplication in Triton: its `tl.dot` becomes whatever tensor cores there are."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What each block-scaled format keeps of a matrix: no GPU is needed, the numbers are exact."""
 
-from __future__ import annotations
-
 import math
 import struct
 from bisect import bisect_left

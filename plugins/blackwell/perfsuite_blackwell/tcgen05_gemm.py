@@ -1,7 +1,5 @@
 """Matrix multiplication in tensor memory: the library, the compiler, and tcgen05 by hand."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -4,8 +4,6 @@ Started with TRITON_INTERPRET=1. The interpreter has no `tl.dot_scaled`: one is 
 what Triton's documentation does, so that the kernel's addresses are tried, and the quantisers'.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

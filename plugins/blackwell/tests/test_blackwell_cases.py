@@ -1,7 +1,5 @@
 """The pack's cases on small sizes: twins that no smoke tier runs on a CPU, and torch's checks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

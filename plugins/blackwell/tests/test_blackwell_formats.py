@@ -1,7 +1,5 @@
 """The formats: tables against torch, quantisers against tables, and what numerics reports."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """The pack's kernels, compiled for each target in a child process: no GPU is needed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

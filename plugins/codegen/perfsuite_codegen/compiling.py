@@ -1,7 +1,5 @@
 """Compiles one kernel for one target, with no GPU and no driver."""
 
-from __future__ import annotations
-
 import importlib
 import io
 import os

@@ -1,8 +1,6 @@
 """A matrix product in which mistakes can be planted: it leaves tensor cores with PRECISION ieee."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 

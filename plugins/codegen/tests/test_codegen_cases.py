@@ -1,7 +1,5 @@
 """What the pack lists of the kernels it is handed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Planted mistakes show in the metrics, and a compiler's word is the same twice."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

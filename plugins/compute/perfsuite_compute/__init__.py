@@ -1,7 +1,5 @@
 """The compute pack: matrix multiplication, softmax and attention."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import perfsuite

@@ -1,7 +1,5 @@
 """Attention, forward: scores written to memory, against kernels that keep them on the chip."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Attention, backward: the gradients of queries, keys and values, from scores found anew."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from functools import partial

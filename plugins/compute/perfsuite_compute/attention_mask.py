@@ -1,7 +1,5 @@
 """Attention under masks: all scores computed and most thrown away, against blocks left out."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

@@ -1,8 +1,6 @@
 """Attention over an interval of keys for each query, in Triton: blocks outside are not visited."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from __future__ import annotations
-
 import math
 from typing import Any
 

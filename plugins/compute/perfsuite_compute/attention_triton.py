@@ -1,8 +1,6 @@
 """FlashAttention-2's forward pass in Triton: scores live in registers and never reach memory."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from __future__ import annotations
-
 import math
 from typing import Any
 

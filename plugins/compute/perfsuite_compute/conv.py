@@ -1,7 +1,5 @@
 """Convolutions of ResNet-50: where the channels lie in memory, and in what numbers."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """A language model's last layer and its loss: all logits at once, against a chunk at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

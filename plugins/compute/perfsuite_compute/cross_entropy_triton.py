@@ -1,8 +1,6 @@
 """Cross-entropy and its gradient in place: logits become their own gradient."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from __future__ import annotations
-
 from typing import Any
 
 import triton

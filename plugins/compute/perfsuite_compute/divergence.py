@@ -1,7 +1,5 @@
 """Divergence: threads of one warp that want different paths."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

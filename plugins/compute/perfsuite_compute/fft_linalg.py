@@ -1,7 +1,5 @@
 """Fourier transforms, Cholesky factors, sparse matrices: by the library, and by hand."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Fused multiply-adds in registers: nothing but the CUDA cores and the SM clock."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import perfsuite

@@ -1,7 +1,5 @@
 """Matrix multiplication in float64 out of integer tensor cores: what each slice buys."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

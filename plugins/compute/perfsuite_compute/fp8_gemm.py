@@ -1,7 +1,5 @@
 """Matrix multiplication in 8-bit floating point: what halving the operand's bits is worth."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import perfsuite

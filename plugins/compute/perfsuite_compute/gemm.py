@@ -1,7 +1,5 @@
 """Matrix multiplication: CUDA cores, tensor cores, and the library against kernels of one's own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import perfsuite

@@ -1,7 +1,5 @@
 """One multiplication, rung by rung: a loop, tiles, registers, tensor cores, a pipeline, roles."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Matrix multiplication in awkward sizes: rows that are not aligned, tiles that fill no wave."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import perfsuite

@@ -1,8 +1,6 @@
 """A persistent bf16 matrix multiplication in Triton: bulk tensor copies into tensor cores."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from __future__ import annotations
-
 from typing import Any
 
 import torch

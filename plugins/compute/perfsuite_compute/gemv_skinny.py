@@ -1,7 +1,5 @@
 """A linear layer with few rows: the weights are read once, and nothing else takes time."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import perfsuite

@@ -1,7 +1,5 @@
 """Decoding over a long cache of keys and values, and what smaller caches are worth."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Decoding with a latent cache in Gluon: the next block is copied under all of this one's work."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from __future__ import annotations
-
 import math
 from typing import Any
 

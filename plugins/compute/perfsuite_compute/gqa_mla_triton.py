@@ -1,8 +1,6 @@
 """One query's attention over a long cache in Triton: keys are split among programs, then joined."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The experts of a mixture: many matrix multiplications whose rows differ in number."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import perfsuite

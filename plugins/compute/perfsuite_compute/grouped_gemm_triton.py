@@ -1,8 +1,6 @@
 """All experts' matrix multiplications in one persistent Triton kernel."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from __future__ import annotations
-
 from typing import Any
 
 import torch

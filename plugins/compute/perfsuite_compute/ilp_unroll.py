@@ -1,7 +1,5 @@
 """Instruction-level parallelism: one chain of dependent steps a thread, or several side by side."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import perfsuite

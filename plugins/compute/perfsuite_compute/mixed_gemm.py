@@ -1,7 +1,5 @@
 """Weights of 8 and 4 bits that become bf16 in the kernel that multiplies them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A residual added and normalised, as every transformer block begins, and its gradient."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

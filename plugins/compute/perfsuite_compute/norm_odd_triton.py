@@ -1,8 +1,6 @@
 """The norm forward where rows are no multiple of 16 bytes long, still in 16-byte accesses."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from __future__ import annotations
-
 from typing import Any
 
 import triton

@@ -1,8 +1,6 @@
 """A residual added, then RMSNorm or LayerNorm, and its gradient: one pass through memory each."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from __future__ import annotations
-
 from typing import Any
 
 import triton

@@ -1,7 +1,5 @@
 """What narrow number formats keep of a tensor: exact numbers, no GPU needed."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Occupancy: threads in flight against a block's size, registers and shared memory."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import perfsuite

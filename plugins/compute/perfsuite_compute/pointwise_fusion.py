@@ -1,7 +1,5 @@
 """A chain of pointwise operations: a kernel for each, against one for all."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

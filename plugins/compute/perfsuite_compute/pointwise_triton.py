@@ -1,8 +1,6 @@
 """A chain of pointwise operations in Triton: one read, one write, all steps in registers."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from __future__ import annotations
-
 from typing import Any
 
 import triton

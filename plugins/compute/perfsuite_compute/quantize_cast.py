@@ -1,7 +1,5 @@
 """The step before an 8-bit matrix multiplication: a scale for each row, and the row in codes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import perfsuite

@@ -1,8 +1,6 @@
 """Rows of bf16 into 8-bit codes and a scale, read once, in Triton."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from __future__ import annotations
-
 from typing import Any
 
 import triton

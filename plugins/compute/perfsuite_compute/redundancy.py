@@ -1,7 +1,5 @@
 """Redundancy: the same angles for every head, found once or again, precisely or fast."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import perfsuite

@@ -1,7 +1,5 @@
 """Two fusions of every transformer layer: rotary embedding, and SwiGLU's gate."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import perfsuite

@@ -1,8 +1,6 @@
 """Rotary embedding of queries and keys, and SwiGLU's product, in one pass through memory each."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from __future__ import annotations
-
 from typing import Any
 
 import triton

@@ -1,8 +1,6 @@
 """A few rows times a large weight matrix in Triton, in bf16 or from 8- and 4-bit weights."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from __future__ import annotations
-
 from typing import Any
 
 import torch

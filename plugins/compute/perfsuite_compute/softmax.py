@@ -1,7 +1,5 @@
 """Softmax of each row: five kernels as people write it, against one that reads and writes once."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import perfsuite

@@ -1,8 +1,6 @@
 """A row-wise softmax in Triton: one program reads a row once and writes it once."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from __future__ import annotations
-
 from typing import Any
 
 import triton

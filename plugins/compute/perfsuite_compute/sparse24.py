@@ -1,7 +1,5 @@
 """Weights of which two in four are zero: half the operations on tensor cores, half the bytes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import perfsuite

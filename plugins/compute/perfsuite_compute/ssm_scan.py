@@ -1,7 +1,5 @@
 """Mamba-2's state space scan: token by token, in chunks of matrix products, and fused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import perfsuite

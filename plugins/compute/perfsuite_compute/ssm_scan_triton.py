@@ -1,8 +1,6 @@
 """A state space scan in Triton: chunks as matrix products, the state in registers between them."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from __future__ import annotations
-
 from typing import Any
 
 import triton

@@ -1,8 +1,6 @@
 """A matrix multiplication in whole tiles, and in parts of k for the tiles that fill no wave."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from __future__ import annotations
-
 from typing import Any
 
 import torch

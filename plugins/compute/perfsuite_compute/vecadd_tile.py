@@ -1,7 +1,5 @@
 """The first three kernels of every tutorial, in each of the languages for them."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

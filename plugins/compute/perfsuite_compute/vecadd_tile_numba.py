@@ -1,7 +1,5 @@
 """A vector sum, sums of rows and a small matrix product as numba-cuda's documentation has them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any

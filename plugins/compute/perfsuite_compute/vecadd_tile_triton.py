@@ -1,8 +1,6 @@
 """A vector sum, sums of rows and a small matrix product as Triton's tutorials write them."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from __future__ import annotations
-
 from typing import Any
 
 import triton

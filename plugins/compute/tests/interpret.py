@@ -4,8 +4,6 @@ Started with TRITON_INTERPRET=1. In half precision or fp32: the interpreter mult
 by their bits.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """Sparse, emulated and Strassen multiplication: right on the CPU, exact where they are exact."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The fused cases' kernels, compiled for Hopper and interpreted on the CPU: no GPU is needed."""
 
-from __future__ import annotations
-
 import pytest
 from kernel_codes import codes_of
 

@@ -1,7 +1,5 @@
 """The pack's kernels, compiled for Hopper and interpreted on the CPU: no GPU is needed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from kernel_codes import codes_of, wrong_in

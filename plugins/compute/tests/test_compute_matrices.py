@@ -1,7 +1,5 @@
 """The matrix cases beyond gemm: their kernels compiled and interpreted, their work counted."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The cases about what a multiprocessor does: compiled for Hopper, and played on the CPU."""
 
-from __future__ import annotations
-
 import pytest
 from kernel_codes import codes_of
 from perfsuite_compute import (

@@ -1,7 +1,5 @@
 """The distributed pack: collectives, peer copies, bucketing, overlap and communication volume."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import perfsuite

@@ -1,7 +1,5 @@
 """Many small reductions against few large ones: why gradients travel in buckets."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 from unittest import mock

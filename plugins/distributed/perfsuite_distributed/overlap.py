@@ -1,7 +1,5 @@
 """Communication beside computation: one after the other, or at the same time."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from functools import partial

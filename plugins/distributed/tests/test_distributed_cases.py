@@ -1,7 +1,5 @@
 """The pack's cases on two to four gloo ranks, and the counts of a pretended world."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

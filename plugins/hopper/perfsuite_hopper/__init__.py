@@ -1,7 +1,5 @@
 """The hopper pack: wgmma, TMA, warp roles and clusters, on sm_90 only."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import perfsuite

@@ -1,7 +1,5 @@
 """A histogram too wide for one block: counted in L2, or in the shared memory of a cluster."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import perfsuite

@@ -1,7 +1,5 @@
 """What the matrix multiplications on wgmma share: sizes, descriptors, launches, the reference."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """A persistent, warp-specialised bf16 matrix multiplication in Gluon: TMA into wgmma."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from __future__ import annotations
-
 from typing import Any
 
 import triton

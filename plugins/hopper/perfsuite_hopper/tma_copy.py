@@ -1,7 +1,5 @@
 """A copy in device memory: through registers, through shared memory, and by TMA alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import perfsuite

@@ -1,7 +1,5 @@
 """One wgmma kernel in three builds: every warp in step, roles, and roles that never stop."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Matrix multiplication on Hopper: Ampere's instruction, wgmma by hand, Gluon, and the library."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

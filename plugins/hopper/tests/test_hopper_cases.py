@@ -1,7 +1,5 @@
 """The pack's cases: what they list, what they count, and that references refuse the mistakes."""
 
-from __future__ import annotations
-
 from perfsuite_hopper import cluster_dsmem, gemm, tma_copy
 
 from perfsuite.packs.load import load_pack

@@ -1,7 +1,5 @@
 """The pack's kernels, compiled for Hopper and read as machine code: no GPU is needed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

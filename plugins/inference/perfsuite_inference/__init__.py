@@ -1,7 +1,5 @@
 """The inference pack: a Llama-shaped model, its key-value caches, attention and batching."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import perfsuite

@@ -1,7 +1,5 @@
 """Serving a trace of requests: batches that end as one, against slots refilled at every step."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

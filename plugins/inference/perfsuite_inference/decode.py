@@ -1,7 +1,5 @@
 """One decode step of a whole model: what the cache, a CUDA graph and a compiler are worth."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any

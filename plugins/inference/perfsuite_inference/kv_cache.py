@@ -1,7 +1,5 @@
 """Where the keys and values of a batch of mixed lengths lie, and how much of that lies idle."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import count
 from typing import Any

@@ -1,7 +1,5 @@
 """Decode attention over blocks: gathered into a contiguous copy first, or read where they lie."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Decode attention through a block table in Triton: each row's tokens are split over programs."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from __future__ import annotations
-
 import math
 from typing import Any
 

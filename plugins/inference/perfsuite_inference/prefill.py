@@ -1,7 +1,5 @@
 """Reading a prompt: attention as it is written down against one fused kernel."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any

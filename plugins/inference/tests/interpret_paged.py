@@ -4,8 +4,6 @@ Started with TRITON_INTERPRET=1. In half precision, not bf16: the interpreter mu
 matrices by their bits.
 """
 
-from __future__ import annotations
-
 import torch
 from kernel_codes import report
 from perfsuite_inference import paged_attention, paged_triton

@@ -1,7 +1,5 @@
 """The cases of the model's half: what they list and count, and that mistakes are refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The pack's Triton kernels, compiled and interpreted on the CPU: no GPU is needed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

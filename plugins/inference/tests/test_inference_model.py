@@ -1,7 +1,5 @@
 """The model and its caches against the float64 reference, on the CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """The memory pack: what it costs to move bytes, and which access patterns cost more."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import perfsuite

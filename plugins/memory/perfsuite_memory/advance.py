@@ -1,7 +1,5 @@
 """The kernel of advance.cu: work on data that was moved, and what it must come to."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Prefetching into shared memory with cp.async: what is in flight while a block computes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import perfsuite

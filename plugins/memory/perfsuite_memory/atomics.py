@@ -1,7 +1,5 @@
 """Counting with atomics: in global memory, in shared memory, and one of a warp for its equals."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import perfsuite

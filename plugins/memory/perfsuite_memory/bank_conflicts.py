@@ -1,7 +1,5 @@
 """Shared memory's 32 banks: what strides cost, how padding and swizzling avoid it, its ceiling."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

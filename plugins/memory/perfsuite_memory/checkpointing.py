@@ -1,7 +1,5 @@
 """A training step that keeps its activations, computes them again, or keeps the dear ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Reading one field of every record: an array of structs against a struct of arrays."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import perfsuite

@@ -1,8 +1,6 @@
 """Copies one field out of n records, in Triton."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Data in, work, data out: one after another, or the pieces side by side on streams."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rows picked by index, rows added by index, and runs of rows added up."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

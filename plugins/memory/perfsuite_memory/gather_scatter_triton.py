@@ -1,8 +1,6 @@
 """Gather and jagged sum in Triton; rows of DIM floats, a power of two."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from __future__ import annotations
-
 from typing import Any
 
 import triton

@@ -1,8 +1,6 @@
 """Rows added by index in Triton: an atomic addition of four floats, or a list for each sum."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

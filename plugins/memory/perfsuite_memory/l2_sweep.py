@@ -1,7 +1,5 @@
 """How fast arrays of growing size can be read again and again: out of L2, then out of memory."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import perfsuite

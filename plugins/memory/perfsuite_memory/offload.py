@@ -1,7 +1,5 @@
 """What a training step need not keep on the GPU, kept on the host: states and activations."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass

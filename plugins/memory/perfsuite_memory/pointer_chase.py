@@ -1,7 +1,5 @@
 """How long one access takes that nothing hides: a random chain in L1, in L2 and in memory."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import perfsuite

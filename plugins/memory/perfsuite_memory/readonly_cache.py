@@ -1,7 +1,5 @@
 """A small table that every thread reads: by plain and read-only loads, constant, shared memory."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

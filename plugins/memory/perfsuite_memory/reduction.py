@@ -1,7 +1,5 @@
 """The sum of an array, rung by rung: atomics, a tree, shuffles, vectors in blocks that stay."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

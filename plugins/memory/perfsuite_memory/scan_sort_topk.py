@@ -1,7 +1,5 @@
 """Prefix sums, sorted keys, and the largest of many: what libraries are made for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

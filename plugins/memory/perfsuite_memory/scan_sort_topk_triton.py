@@ -1,8 +1,6 @@
 """A prefix sum in one pass, in Triton; n < 2**31."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """More values than registers: what a spill costs, and three ways round it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import perfsuite

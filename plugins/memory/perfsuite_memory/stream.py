@@ -1,7 +1,5 @@
 """The STREAM operations: what every other memory-bound case is held against."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

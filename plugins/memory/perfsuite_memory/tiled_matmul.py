@@ -1,7 +1,5 @@
 """Matrix product without tensor cores: how often each float is fetched decides the rate."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import perfsuite

@@ -1,8 +1,6 @@
 """Matrix product in float32 through tiles, in Triton."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,8 +1,6 @@
 """The largest of many, in one pass and two short kernels, in Triton; n <= 2**28."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Matrix transpose: a global access that cannot be coalesced on both sides without a tile."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import perfsuite

@@ -1,8 +1,6 @@
 """Matrix transpose in Triton, which lays out the tile in shared memory itself."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

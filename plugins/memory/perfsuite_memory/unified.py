@@ -1,7 +1,5 @@
 """Managed memory: pages that move when they are touched, or are sent ahead."""
 
-from __future__ import annotations
-
 import ctypes
 import weakref
 from typing import Any

@@ -1,7 +1,5 @@
 """Copying in words of 4, 8 and 16 bytes, and from an address that is no multiple of 16."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import perfsuite

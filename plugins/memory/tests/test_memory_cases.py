@@ -1,7 +1,5 @@
 """What formulas, traces and references are about, against what is counted or said elsewhere."""
 
-from __future__ import annotations
-
 import pytest
 from perfsuite_memory import (
     advance,

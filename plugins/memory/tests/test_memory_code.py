@@ -1,7 +1,5 @@
 """The kernels without a GPU: those that cases load, as machine code for sm_90a, and interpreted."""
 
-from __future__ import annotations
-
 from fnmatch import fnmatch
 from pathlib import Path
 

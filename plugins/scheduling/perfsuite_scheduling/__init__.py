@@ -1,7 +1,5 @@
 """The scheduling pack: who starts the next piece of work, and what the GPU does until then."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import perfsuite

@@ -1,7 +1,5 @@
 """A workspace for each piece of work: asked of the driver, of a pool, of a graph, or kept."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which jobs of a cluster run where: first come first served, packed by topology, preemptive."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Many small operators: what issues them decides how busy the GPU is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

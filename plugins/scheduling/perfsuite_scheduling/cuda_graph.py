@@ -1,7 +1,5 @@
 """A chain of small kernels: launched one by one, or captured once and replayed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import perfsuite

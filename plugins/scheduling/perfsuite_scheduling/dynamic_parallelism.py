@@ -1,7 +1,5 @@
 """Kernels whose size the device finds out: launched by the host that asks, or by the device."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

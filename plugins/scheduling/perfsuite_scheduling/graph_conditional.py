@@ -1,7 +1,5 @@
 """A loop whose end depends on its data: the host asks, or a graph decides by itself."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Graphs for requests of all sizes: captured again, given other arguments, or padded to a few."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 from functools import partial

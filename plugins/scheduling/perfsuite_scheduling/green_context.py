@@ -1,7 +1,5 @@
 """A short kernel beside long ones: all on the same multiprocessors, or on some of its own."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Iterator, Mapping

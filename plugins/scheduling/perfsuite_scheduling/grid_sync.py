@@ -1,7 +1,5 @@
 """A grid-wide barrier: the end of a kernel, an atomic counter, or clusters and a counter."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import perfsuite

@@ -1,7 +1,5 @@
 """An activation written out in eight operators, against one kernel."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,8 +1,6 @@
 """GELU, approximated by tanh, as one Triton kernel."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from __future__ import annotations
-
 from typing import Any
 
 import triton

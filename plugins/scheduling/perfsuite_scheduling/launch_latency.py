@@ -1,7 +1,5 @@
 """What it takes to start a kernel: through a torch operator, Triton's launcher and cuda.core."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The same kernel through the launchers of numba-cuda and of CuPy, on torch's stream."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module

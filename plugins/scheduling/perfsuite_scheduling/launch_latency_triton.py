@@ -1,8 +1,6 @@
 """As little as a Triton kernel can do and still be seen to have run."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from __future__ import annotations
-
 from typing import Any
 
 import triton

@@ -1,7 +1,5 @@
 """What a process waits for at its start: all kernels of its libraries, or those it launches."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """One decode layer for one token: operator by operator, from a graph, or as one kernel."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Two processes with small jobs on one GPU: in turns, together through MPS, or in MIG slices."""
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

@@ -1,7 +1,5 @@
 """A chain of small kernels, each started when the one before it ends, or before."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import perfsuite

@@ -1,8 +1,6 @@
 """One smoothing step in Triton, that may be started before the kernel it depends on has ended."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from __future__ import annotations
-
 from typing import Any
 
 import triton

@@ -1,7 +1,5 @@
 """Many small steps: a kernel each, a kernel each in a graph, or one kernel that stays."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import perfsuite

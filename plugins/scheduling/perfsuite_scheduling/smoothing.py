@@ -1,7 +1,5 @@
 """A chain of small dependent steps, which several cases run: smoothing 8192 values on a ring."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A short request beside a long kernel: what a stream's priority is worth."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import perfsuite

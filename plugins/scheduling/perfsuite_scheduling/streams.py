@@ -1,7 +1,5 @@
 """Independent small kernels: one after another on one stream, or each on its own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

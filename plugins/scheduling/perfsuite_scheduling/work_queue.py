@@ -1,7 +1,5 @@
 """Items of unequal length: split beforehand, taken from a queue, or left to the GPU's scheduler."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any

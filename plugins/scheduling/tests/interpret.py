@@ -3,8 +3,6 @@
 Started with TRITON_INTERPRET=1.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

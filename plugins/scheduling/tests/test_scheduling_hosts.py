@@ -1,7 +1,5 @@
 """What hosts, drivers and clusters schedule: simulated, played and compiled without a GPU."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The pack's kernels with no GPU: compiled for Hopper and Blackwell, interpreted on the CPU."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

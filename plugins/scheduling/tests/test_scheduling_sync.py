@@ -1,7 +1,5 @@
 """Barriers, graphs and priorities: compiled for Hopper, and played on the CPU."""
 
-from __future__ import annotations
-
 from kernel_codes import codes_of
 from perfsuite_scheduling import graph_conditional, stream_priority
 
