@@ -1,39 +1,33 @@
 // Instructions that CUDA C++ has no name for, as packs' kernels take them: #include <ptx.cuh>.
 // PTX ISA 9.7: "mbarrier", "cp.async.bulk", "ldmatrix", "mma", "wgmma".
 
-__device__ unsigned shared_address(const void* pointer)
-{
+__device__ unsigned shared_address(const void* pointer) {
     return (unsigned)__cvta_generic_to_shared(pointer);
 }
 
-__device__ void barrier_init(unsigned barrier, unsigned arrivals)
-{
+__device__ void barrier_init(unsigned barrier, unsigned arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
 // Bulk copies see barriers through the async proxy: after their initialization and before a
 // __syncthreads().
-__device__ void barriers_ready()
-{
+__device__ void barriers_ready() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-__device__ void barrier_arrive(unsigned barrier)
-{
+__device__ void barrier_arrive(unsigned barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 // One arrival, and as many bytes as copies will report to this barrier.
-__device__ void barrier_expect(unsigned barrier, unsigned bytes)
-{
+__device__ void barrier_expect(unsigned barrier, unsigned bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                  : "memory");
 }
 
 // Wait for the end of the phase with this parity: 0, 1, 0, ... A fresh barrier is in phase 0, and
 // the one before it, of parity 1, counts as ended.
-__device__ void barrier_wait(unsigned barrier, unsigned parity)
-{
+__device__ void barrier_wait(unsigned barrier, unsigned parity) {
     unsigned done;
     do {
         asm volatile("{\n"
@@ -74,8 +68,7 @@ __device__ void copy_box(const TensorMap& map, unsigned to, unsigned barrier, in
                  : "memory");
 }
 
-__device__ void load_fragments(unsigned (&fragments)[4], unsigned address)
-{
+__device__ void load_fragments(unsigned (&fragments)[4], unsigned address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(fragments[0]), "=r"(fragments[1]), "=r"(fragments[2]), "=r"(fragments[3])
                  : "r"(address)
@@ -83,24 +76,21 @@ __device__ void load_fragments(unsigned (&fragments)[4], unsigned address)
 }
 
 // The same of rows that run along n: mma.sync wants b's columns together.
-__device__ void load_turned(unsigned (&fragments)[4], unsigned address)
-{
+__device__ void load_turned(unsigned (&fragments)[4], unsigned address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(fragments[0]), "=r"(fragments[1]), "=r"(fragments[2]), "=r"(fragments[3])
                  : "r"(address)
                  : "memory");
 }
 
-__device__ void multiply(float (&sums)[4], const unsigned (&a)[4], unsigned b0, unsigned b1)
-{
+__device__ void multiply(float (&sums)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
         "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-__device__ void store_pair(unsigned short* c, float low, float high)
-{
+__device__ void store_pair(unsigned short* c, float low, float high) {
     unsigned pair;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     *reinterpret_cast<unsigned*>(c) = pair;
@@ -137,15 +127,13 @@ __device__ void multiply(float (&sums)[SUMS], unsigned long long a, unsigned lon
 }
 
 template <int LEFT>
-__device__ void await_multiplications()
-{
+__device__ void await_multiplications() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
 
 // The compiler does not know that the sums are being written until they were awaited: here it may
 // not move what reads them any further up.
-__device__ void settle(float (&sums)[SUMS])
-{
+__device__ void settle(float (&sums)[SUMS]) {
     #pragma unroll
     for (int i = 0; i < SUMS; ++i) {
         asm volatile("" : "+f"(sums[i])::"memory");

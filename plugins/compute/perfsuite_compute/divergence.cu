@@ -6,14 +6,12 @@ constexpr int TILE = THREADS * ITEMS;
 constexpr int WARPS = THREADS / 32;
 
 // The compiler may not see the constants: it would make one round of several.
-__device__ unsigned hidden(unsigned value)
-{
+__device__ unsigned hidden(unsigned value) {
     asm("" : "+r"(value));
     return value;
 }
 
-__device__ unsigned advance(unsigned value, unsigned multiplier, unsigned increment)
-{
+__device__ unsigned advance(unsigned value, unsigned multiplier, unsigned increment) {
     #pragma unroll 8
     for (int round = 0; round < ROUNDS; ++round) {
         value = value * multiplier + increment;
@@ -21,20 +19,17 @@ __device__ unsigned advance(unsigned value, unsigned multiplier, unsigned increm
     return value;
 }
 
-__device__ unsigned take_first(unsigned value)
-{
+__device__ unsigned take_first(unsigned value) {
     return advance(value, hidden(FIRST_MULTIPLIER), hidden(FIRST_INCREMENT));
 }
 
-__device__ unsigned take_second(unsigned value)
-{
+__device__ unsigned take_second(unsigned value) {
     return advance(value, hidden(SECOND_MULTIPLIER), hidden(SECOND_INCREMENT));
 }
 
 // What is written first: a warp with both kinds takes both paths, one after the other.
 extern "C" __global__ void __launch_bounds__(THREADS)
-take_branchy(const unsigned char* kinds, const unsigned* from, unsigned* to, long long n)
-{
+take_branchy(const unsigned char* kinds, const unsigned* from, unsigned* to, long long n) {
     const long long i = (long long)blockIdx.x * THREADS + threadIdx.x;
     if (i >= n) {
         return;
@@ -51,8 +46,7 @@ take_branchy(const unsigned char* kinds, const unsigned* from, unsigned* to, lon
 
 // One path for all, whose constants are chosen: kind 0 takes rounds that change nothing.
 extern "C" __global__ void __launch_bounds__(THREADS)
-take_predicated(const unsigned char* kinds, const unsigned* from, unsigned* to, long long n)
-{
+take_predicated(const unsigned char* kinds, const unsigned* from, unsigned* to, long long n) {
     const long long i = (long long)blockIdx.x * THREADS + threadIdx.x;
     if (i >= n) {
         return;
@@ -66,8 +60,7 @@ take_predicated(const unsigned char* kinds, const unsigned* from, unsigned* to, 
 // A block sorts its tile by kind before it works: its warps then have one kind each. Numbers of
 // kind 1 are listed from the front, those of kind 2 from the back, in any order.
 extern "C" __global__ void __launch_bounds__(THREADS)
-take_compacted(const unsigned char* kinds, const unsigned* from, unsigned* to, long long n)
-{
+take_compacted(const unsigned char* kinds, const unsigned* from, unsigned* to, long long n) {
     __shared__ unsigned values[TILE];
     __shared__ unsigned short order[TILE];
     __shared__ int counts[2];

@@ -4,21 +4,18 @@
 
 typedef unsigned short bf16;
 
-__device__ float wide(bf16 value)
-{
+__device__ float wide(bf16 value) {
     return __uint_as_float((unsigned)value << 16);
 }
 
-__device__ unsigned narrow(float low, float high)
-{
+__device__ unsigned narrow(float low, float high) {
     unsigned pair;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
 }
 
 // Eight values of a row-major matrix, or zeros beyond its end.
-__device__ uint4 eight(const bf16* from, int row, int rows, int column, int columns)
-{
+__device__ uint4 eight(const bf16* from, int row, int rows, int column, int columns) {
     const bool inside = row < rows && column < columns;
     return inside ? *reinterpret_cast<const uint4*>(from + (long long)row * columns + column)
                   : make_uint4(0, 0, 0, 0);
@@ -26,8 +23,7 @@ __device__ uint4 eight(const bf16* from, int row, int rows, int column, int colu
 
 // What is written first. Neighbouring threads take neighbouring columns, so b is coalesced.
 extern "C" __global__ void gemm_loop(const bf16* a, const bf16* b, bf16* c, long long size_m,
-                                     long long size_n, long long size_k)
-{
+                                     long long size_n, long long size_k) {
     const int m = (int)size_m, n = (int)size_n, k = (int)size_k;
     const int column = blockIdx.x * blockDim.x + threadIdx.x;
     const int row = blockIdx.y * blockDim.y + threadIdx.y;
@@ -46,8 +42,7 @@ constexpr int SQUARE = 32;
 // Tiles in shared memory: each value from global memory serves 32 elements of c.
 extern "C" __global__ void __launch_bounds__(SQUARE * SQUARE)
 gemm_shared(const bf16* a, const bf16* b, bf16* c, long long size_m, long long size_n,
-            long long size_k)
-{
+            long long size_k) {
     __shared__ float tile_a[SQUARE][SQUARE], tile_b[SQUARE][SQUARE];
     const int m = (int)size_m, n = (int)size_n, k = (int)size_k;
     const int x = threadIdx.x, y = threadIdx.y;
@@ -77,8 +72,7 @@ constexpr int STEP = 16;      // and so many columns of a in shared memory
 constexpr int HALF = TILE / 2;
 
 // The eight values of `from`, the first in the low half of its first word.
-__device__ void widen(float (&to)[8], uint4 from)
-{
+__device__ void widen(float (&to)[8], uint4 from) {
     const unsigned words[4] = {from.x, from.y, from.z, from.w};
     #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -90,8 +84,7 @@ __device__ void widen(float (&to)[8], uint4 from)
 // Sums in registers: each read from shared memory serves eight elements of c.
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
 gemm_register(const bf16* a, const bf16* b, bf16* c, long long size_m, long long size_n,
-              long long size_k)
-{
+              long long size_k) {
     // a is turned on its way in, so that a thread reads both operands as vectors of four.
     __shared__ float tile_a[STEP][TILE + 4], tile_b[STEP][TILE];
     const int m = (int)size_m, n = (int)size_n, k = (int)size_k;

@@ -45,8 +45,7 @@ struct Tile {
     int column;
 };
 
-__device__ Tile tile_at(int index, int tiles_m, int tiles_n)
-{
+__device__ Tile tile_at(int index, int tiles_m, int tiles_n) {
     const int first = index / (GROUP * tiles_n) * GROUP;
     const int rows = min(tiles_m - first, GROUP);
     const int within = index % (GROUP * tiles_n);
@@ -70,16 +69,14 @@ __device__ void copy_tile(const TensorMap& a, const TensorMap& b, Ring& ring, Ti
     }
 }
 
-__device__ void release(const Ring& ring, unsigned slot)
-{
+__device__ void release(const Ring& ring, unsigned slot) {
     if (threadIdx.x % 32 == 0) {
         barrier_arrive(ring.empty + slot * 8);
     }
 }
 
 // A warpgroup's 64 x 256: one step's multiplications are under way while the next are issued.
-__device__ void multiply_tile(float (&sums)[SUMS], Ring& ring, int warpgroup, int steps)
-{
+__device__ void multiply_tile(float (&sums)[SUMS], Ring& ring, int warpgroup, int steps) {
     unsigned before = 0;  // the slot of the step before
     for (int step = 0; step < steps; ++step, ring.advance()) {
         const unsigned a = ring.slots + ring.slot * SLOT_BYTES + warpgroup * (64 * BOX * 2);
@@ -106,8 +103,7 @@ __device__ void multiply_tile(float (&sums)[SUMS], Ring& ring, int warpgroup, in
 }
 
 // A warp has 16 rows; four lanes have row lane / 4, and that plus 8.
-__device__ void store(const float (&sums)[SUMS], unsigned short* c, Tile tile, int m, int n)
-{
+__device__ void store(const float (&sums)[SUMS], unsigned short* c, Tile tile, int m, int n) {
     const int lane = threadIdx.x % 32;
     const int row = tile.row + threadIdx.x / 32 * 16 + lane / 4;
     #pragma unroll
@@ -125,8 +121,7 @@ __device__ void store(const float (&sums)[SUMS], unsigned short* c, Tile tile, i
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 gemm_wgmma(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
-           unsigned short* c, long long size_m, long long size_n, long long size_k)
-{
+           unsigned short* c, long long size_m, long long size_n, long long size_k) {
     extern __shared__ unsigned char shared[];
     __shared__ alignas(8) unsigned long long full[SLOTS], empty[SLOTS];
     const int m = (int)size_m, n = (int)size_n, steps = ((int)size_k + STEP - 1) / STEP;

@@ -2,8 +2,7 @@
 // in flight hides the latency. Macros: THREADS, STEPS, SCALE, SHIFT, CHAINS, UNROLL.
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-fma_chains(const float* x, float* y, long long size)
-{
+fma_chains(const float* x, float* y, long long size) {
     const int n = (int)size;
     const int threads = gridDim.x * THREADS;
     for (int first = blockIdx.x * THREADS + threadIdx.x; first < n; first += threads * CHAINS) {

@@ -22,12 +22,8 @@ def test_what_promises_tensor_cores_uses_them() -> None:
     promised = {name: made for name, made in codes_of("compute").items() if made.expects}
     assert {made.expects for made in promised.values()} == {"HGMMA"}
     assert [name for name, made in promised.items() if not made.count("HGMMA")] == []
-    names = (
-        "gemm_triton_1024",
-        "gemm_triton_2048",
-        "attention_full_triton",
-        "attention_causal_triton",
-    )
+    names = [f"gemm_triton_{size}" for size in (1024, 2048)]
+    names += [f"attention_{kind}_triton" for kind in ("full", "causal")]
     assert all(promised[name].count("UTMALDG") for name in names)
     assert not any(promised[name].count("LDG") for name in names)
 

@@ -18,15 +18,13 @@ constexpr int DOWN = 4;    // fragments of 16 rows in a warp's 64
 constexpr int ACROSS = 8;  // fragments of 8 columns
 
 // Chunks are permuted by their row, so that eight rows of a column lie in different banks.
-__device__ unsigned chunk_at(unsigned base, int row, int chunk)
-{
+__device__ unsigned chunk_at(unsigned base, int row, int chunk) {
     return base + row * STEP * 2 + (chunk ^ row % 8) * 16;
 }
 
 // 128 rows of `from`, from `row` on; zeros where the matrix ends.
 __device__ void load_half(unsigned base, const unsigned short* from, int row, int rows, int column,
-                          int columns)
-{
+                          int columns) {
     #pragma unroll 4  // all eight at once take registers that spill
     for (int i = 0; i < LOADS; ++i) {
         const int at = threadIdx.x + i * THREADS;
@@ -41,8 +39,7 @@ __device__ void load_half(unsigned base, const unsigned short* from, int row, in
 }
 
 // One slot: 64 rows of a from `row` on by 64 of b from `column` on.
-__device__ void multiply_slot(float (&sums)[DOWN][ACROSS][4], unsigned slot, int row, int column)
-{
+__device__ void multiply_slot(float (&sums)[DOWN][ACROSS][4], unsigned slot, int row, int column) {
     const int lane = threadIdx.x % 32;
     #pragma unroll
     for (int chunk = 0; chunk < CHUNKS; chunk += 2) {
@@ -67,8 +64,7 @@ __device__ void multiply_slot(float (&sums)[DOWN][ACROSS][4], unsigned slot, int
 }
 
 __device__ void store(const float (&sums)[DOWN][ACROSS][4], unsigned short* c, int row, int column,
-                      int m, int n)
-{
+                      int m, int n) {
     const int lane = threadIdx.x % 32;
     #pragma unroll
     for (int i = 0; i < DOWN; ++i) {
@@ -88,8 +84,7 @@ __device__ void store(const float (&sums)[DOWN][ACROSS][4], unsigned short* c, i
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
 gemm_mma_sync(const unsigned short* a, const unsigned short* b, unsigned short* c,
-              long long size_m, long long size_n, long long size_k)
-{
+              long long size_m, long long size_n, long long size_k) {
     extern __shared__ uint4 shared[];
     const unsigned slots = ((unsigned)__cvta_generic_to_shared(shared) + 127) / 128 * 128;
     const int m = (int)size_m, n = (int)size_n, k = (int)size_k;

@@ -5,8 +5,7 @@
 
 // 16 bytes a thread and access, four under way: what is loaded waits in registers.
 extern "C" __global__ void __launch_bounds__(THREADS)
-copy_vectors(const uint4* x, uint4* y, long long bytes)
-{
+copy_vectors(const uint4* x, uint4* y, long long bytes) {
     constexpr int UNROLL = 4;
     const long long count = bytes / 16;
     const long long start = (long long)blockIdx.x * THREADS * UNROLL + threadIdx.x;
@@ -28,8 +27,7 @@ copy_vectors(const uint4* x, uint4* y, long long bytes)
 // What is loaded waits in shared memory, SLOTS accesses of each thread; a thread reads back what it
 // loaded itself, so that no thread waits for another.
 extern "C" __global__ void __launch_bounds__(THREADS)
-copy_async(const uint4* x, uint4* y, long long bytes)
-{
+copy_async(const uint4* x, uint4* y, long long bytes) {
     __shared__ uint4 slots[SLOTS][THREADS];
     const long long count = bytes / 16;
     const long long stride = (long long)gridDim.x * THREADS;
@@ -66,8 +64,7 @@ __device__ void load_chunk(unsigned to, const unsigned char* from, unsigned byte
                  : "memory");
 }
 
-__device__ void store_chunk(unsigned char* to, unsigned from, unsigned bytes)
-{
+__device__ void store_chunk(unsigned char* to, unsigned from, unsigned bytes) {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
                  "cp.async.bulk.commit_group;" ::"l"(to),
                  "r"(from), "r"(bytes)
@@ -75,8 +72,7 @@ __device__ void store_chunk(unsigned char* to, unsigned from, unsigned bytes)
 }
 
 // TMA copies both ways; one thread a block says so, and no register ever holds the data.
-extern "C" __global__ void copy_bulk(const unsigned char* x, unsigned char* y, long long bytes)
-{
+extern "C" __global__ void copy_bulk(const unsigned char* x, unsigned char* y, long long bytes) {
     extern __shared__ uint4 shared[];
     __shared__ alignas(8) unsigned long long full[SLOTS];
     if (threadIdx.x != 0) {

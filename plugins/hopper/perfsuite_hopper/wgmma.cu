@@ -18,15 +18,13 @@ constexpr int MULTIPLIERS = 2;
 constexpr int THREADS = WARPGROUP * (MULTIPLIERS + SPECIALIZED);
 static_assert(TILE_N == 2 * SUMS && TILE_M == 64 * MULTIPLIERS, "an instruction is a warpgroup's");
 
-__device__ unsigned long long descriptor(unsigned address)
-{
+__device__ unsigned long long descriptor(unsigned address) {
     return DESCRIPTOR | ((address & 0x3FFFF) >> 4);
 }
 
 // One slot: 64 rows of a from `a` on, 256 of b. Within the swizzled 128 bytes of a row, the next 16
 // columns start 32 bytes on.
-__device__ void multiply_slot(float (&sums)[SUMS], unsigned a, unsigned b, bool first)
-{
+__device__ void multiply_slot(float (&sums)[SUMS], unsigned a, unsigned b, bool first) {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
     #pragma unroll
     for (int column = 0; column < STEP; column += 16) {
@@ -54,8 +52,7 @@ struct Tile {
     int column;
 };
 
-__device__ Tile tile_at(const Job& job, int index)
-{
+__device__ Tile tile_at(const Job& job, int index) {
     const int first = index / (GROUP * job.tiles_n) * GROUP;
     const int rows = min(job.tiles_m - first, GROUP);
     const int within = index % (GROUP * job.tiles_n);
@@ -63,8 +60,7 @@ __device__ Tile tile_at(const Job& job, int index)
 }
 
 // A warp has 16 rows; a quarter of a warp's lanes (four) has row lane / 4 and that plus 8.
-__device__ void store(const float (&sums)[SUMS], unsigned short* c, Tile tile, int m, int n)
-{
+__device__ void store(const float (&sums)[SUMS], unsigned short* c, Tile tile, int m, int n) {
     const int lane = threadIdx.x % 32;
     const int row = tile.row + threadIdx.x % (WARPGROUP * MULTIPLIERS) / 32 * 16 + lane / 4;
     const int column = tile.column + lane % 4 * 2;
@@ -82,8 +78,7 @@ __device__ void store(const float (&sums)[SUMS], unsigned short* c, Tile tile, i
 }
 
 // Beyond the edges TMA writes zeros, and counts them as bytes copied.
-__device__ void fill(const Job& job, unsigned slot, Tile tile, int step)
-{
+__device__ void fill(const Job& job, unsigned slot, Tile tile, int step) {
     const unsigned to = job.slots + slot * SLOT_BYTES, barrier = job.full + slot * 8;
     barrier_expect(barrier, SLOT_BYTES);
     copy_box(*job.map_a, to, barrier, step * STEP, tile.row);
@@ -94,8 +89,7 @@ __device__ void fill(const Job& job, unsigned slot, Tile tile, int step)
 
 // The copying role, one thread: runs ahead of the multiplications by as many slots as are empty,
 // across tiles too.
-__device__ void copy_tiles(const Job& job)
-{
+__device__ void copy_tiles(const Job& job) {
     Place<SLOTS> place;
     for (int index = blockIdx.x; index < job.tiles_m * job.tiles_n; index += gridDim.x) {
         const Tile tile = tile_at(job, index);
@@ -106,8 +100,7 @@ __device__ void copy_tiles(const Job& job)
     }
 }
 
-__device__ void release(const Job& job, unsigned slot)
-{
+__device__ void release(const Job& job, unsigned slot) {
     if (threadIdx.x % 32 == 0) {
         barrier_arrive(job.empty + slot * 8);
     }
@@ -117,8 +110,7 @@ __device__ void release(const Job& job, unsigned slot)
 
 // The multiplying role: one group of multiplications is under way while the next is issued.
 __device__ void multiply_tile(const Job& job, Tile tile, Place<SLOTS>& place, int warpgroup,
-                              float (&sums)[SUMS])
-{
+                              float (&sums)[SUMS]) {
     unsigned before = 0;  // the slot of the step before
     for (int step = 0; step < job.steps; ++step, place.advance()) {
         const unsigned from = job.slots + place.slot * SLOT_BYTES;
@@ -149,8 +141,7 @@ __device__ void multiply_tile(const Job& job, Tile tile, Place<SLOTS>& place, in
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 gemm_wgmma(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
-           unsigned short* c, long long size_m, long long size_n, long long size_k)
-{
+           unsigned short* c, long long size_m, long long size_n, long long size_k) {
     extern __shared__ unsigned char shared[];
     __shared__ alignas(8) unsigned long long full[SLOTS], empty[SLOTS];
     const int m = (int)size_m, n = (int)size_n, k = (int)size_k;

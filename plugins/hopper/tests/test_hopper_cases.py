@@ -4,8 +4,7 @@ from perfsuite_hopper import cluster_dsmem, gemm, tma_copy
 
 from perfsuite.packs.load import load_pack
 
-LOADED = load_pack("hopper", "module:perfsuite_hopper@")
-CASES, CLAIMS = LOADED.cases, LOADED.claims
+CASES = load_pack("hopper", "module:perfsuite_hopper@").cases
 
 
 def test_odd_matrices_end_within_every_tile_but_keep_rows_at_16_bytes() -> None:
@@ -27,13 +26,3 @@ def test_odd_copies_and_counts_end_within_a_tile() -> None:
     assert isinstance(n, int)
     assert n % 4 == 0
     assert n % (4 * cluster_dsmem.THREADS)
-
-
-def test_a_dropped_step_is_refused_at_every_size() -> None:
-    from perfsuite.devices.protocol import open_device
-
-    for k in (4096, 8192):
-        a, b, c = gemm.make_inputs(open_device("cpu").rng(3), 64, 64, k)
-        gemm.without_last_step(a, b, c)
-        comparison = open_device("cpu").compare(c, gemm.reference(a, b, c), None)
-        assert comparison.error > 5e-2

@@ -12,8 +12,7 @@
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 decode_layer(const bf16* x, const bf16* qkv, const bf16* out, const bf16* gate_up,
              const bf16* down, const bf16* norms, bf16* keys, bf16* values, const float* turn,
-             Scratch* scratch, bf16* y)
-{
+             Scratch* scratch, bf16* y) {
     __shared__ Shared shared;
     const int thread = threadIdx.x;
     const Rows qkv_rows = rows_of(QKV), rows = rows_of(HIDDEN), ffn_rows = rows_of(FFN);

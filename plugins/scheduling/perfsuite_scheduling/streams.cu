@@ -4,8 +4,7 @@
 constexpr unsigned MULTIPLIER = 1664525u;
 constexpr unsigned INCREMENT = 1013904223u;
 
-extern "C" __global__ void __launch_bounds__(THREADS) advance(const unsigned* from, unsigned* to)
-{
+extern "C" __global__ void __launch_bounds__(THREADS) advance(const unsigned* from, unsigned* to) {
     const int i = blockIdx.x * THREADS + threadIdx.x;
     unsigned value = from[i];
     // Not unrolled: a compiler that sees several rounds could make one of them.
