@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import perfsuite
-from perfsuite import Claim, arch, cuda
+from perfsuite import Claim, arch, cuda, operator
 from perfsuite.gpu import TRITON, Later, matmul64, torch
 from perfsuite_blackwell.formats import FORMATS, Format, values_of
 from perfsuite_blackwell.quantise import (
@@ -24,7 +23,7 @@ def _sized(size: int, *points: dict[str, Any]) -> Any:
     return [{**each, "m": size, "n": size, "k": size} for each in points]
 
 
-@perfsuite.operator(
+@operator(
     smoke=_sized(512, _CUBLAS, _TRITON),
     nightly=[
         *_sized(512, _DEQUANTISE),

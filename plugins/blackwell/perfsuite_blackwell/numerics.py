@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-import perfsuite
-from perfsuite import Inspection, Metric, Regime
+from perfsuite import Inspection, Metric, Regime, case
 from perfsuite.gpu import torch
 from perfsuite_blackwell.formats import FORMATS, SCALE_LARGEST, Format, values_of
 from perfsuite_blackwell.quantise import (
@@ -37,7 +36,7 @@ METRICS = (
 )
 
 
-@perfsuite.case(
+@case(
     smoke={"data": "outlier", "format": ["nvfp4", "mxfp8"]},
     nightly={"data": ["normal", "outlier"], "format": [*FORMATS]},
     metrics=METRICS,

@@ -3,15 +3,14 @@
 from functools import partial
 from typing import Any
 
-import perfsuite
-from perfsuite import arch, cuda, package
+from perfsuite import arch, cuda, operator, package
 from perfsuite.gpu import Later, matmul64, torch
 
 # Since Triton 3.7: barriers that a pair of blocks shares.
 _GLUON = (package("triton.experimental.gluon.language.nvidia.hopper.cluster"), arch("sm_100"))
 
 
-@perfsuite.operator(
+@operator(
     smoke={"m": 2048, "n": 2048, "k": 2048},
     nightly=[{"m": size, "n": size, "k": size} for size in (4096, 8192)],
     needs=[cuda()],

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import perfsuite
-from perfsuite import arch, cuda
+from perfsuite import Beats, arch, cuda, operator
 from perfsuite.gpu import DTYPES, TRITON, Later, torch
 
 _SMALL: dict[str, Any] = {"b": 1, "h": 8, "s": 512, "d": 128}
@@ -16,7 +15,7 @@ _BY_LIBRARIES = ["math", "sdpa", "cudnn"]
 _SCORE_BYTES = {"math": 12, "sdpa_math": 16}
 _ON_CPU = ["math", "sdpa", "dispatched", "sdpa_math"]
 _AT_ANY_LENGTH = [*_BY_LIBRARIES, "dispatched", "triton"]
-_FASTER = perfsuite.Beats(
+_FASTER = Beats(
     "math",
     2.0,
     # Quoted for optimised baselines on A100; third-party charts of H100, fp16, head 128 have 139
@@ -27,7 +26,7 @@ _FASTER = perfsuite.Beats(
     needs=(cuda(),),
 )
 # triton's result is among its inputs, and so counted for nothing.
-_SMALLER = perfsuite.Beats(
+_SMALLER = Beats(
     "math",
     20.0,
     "README of Dao-AILab/flash-attention: 10 times less memory than standard attention at a "
@@ -41,7 +40,7 @@ _SMALLER = perfsuite.Beats(
 
 # Triton's tile is for a width of 128, and for tensor cores in bf16: tf32 would not reach fp32's
 # precision.
-@perfsuite.operator(
+@operator(
     smoke=[
         {"dtype": ["fp32", "bf16"], **_SMALL, "causal": True, "impl": "sdpa"},
         {"dtype": "bf16", **_SMALL, "causal": True, "impl": "triton"},

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import perfsuite
-from perfsuite import arch, cuda
+from perfsuite import Beats, arch, cuda, operator
 from perfsuite.gpu import DTYPES, TRITON, Later, compiled, torch
 from perfsuite_compute.attention import attend64
 
@@ -23,12 +22,12 @@ _SOURCE = (
     "8192, 12 % (window) and 8 % (document) of all pairs are left; 5 is asked for"
 )
 _WINDOW, _DOCUMENT = (
-    perfsuite.Beats("masked", 5.0, _SOURCE, {"mask": mask, "s": 8192}, (cuda(),), name=mask)
+    Beats("masked", 5.0, _SOURCE, {"mask": mask, "s": 8192}, (cuda(),), name=mask)
     for mask in ("window", "document")
 )
 
 
-@perfsuite.operator(
+@operator(
     nightly=[
         {**_LARGE, "mask": "window", "s": 8192},
         {**_LARGE, "mask": "window", "s": 8191, "impl": "triton"},

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import perfsuite
-from perfsuite import cuda
+from perfsuite import Beats, cuda, operator
 from perfsuite.gpu import DTYPES, TRITON, Later, compiled, torch
 
 _SMALL: dict[str, Any] = {"dtype": "fp32", "tokens": 64, "width": 64, "vocab": 1000}
@@ -26,7 +25,7 @@ def _memory_bytes(dtype: str, tokens: int, width: int, vocab: int, impl: str) ->
     return logits + reference + (tokens + vocab) * width * 3 * size
 
 
-@perfsuite.operator(
+@operator(
     smoke={**_SMALL, "impl": "chunked"},
     nightly=[
         {**_LARGE, "vocab": 65536, "impl": ["eager", "chunked", "triton"]},
@@ -154,7 +153,7 @@ cross_entropy.impl(partial(_in_chunks, _by_torch), name="chunked")
 
 @cross_entropy.impl(
     needs=TRITON,
-    beats=perfsuite.Beats(
+    beats=Beats(
         "eager",
         2.5,
         "Liger Kernel (arXiv:2410.10989): 60 % less memory over whole trainings, a ratio of 2.5, "

@@ -3,8 +3,7 @@
 from functools import partial
 from typing import Any
 
-import perfsuite
-from perfsuite import cuda
+from perfsuite import Beats, cuda, operator
 from perfsuite.gpu import load
 
 THREADS, ITEMS, ROUNDS = 256, 8, 1024
@@ -14,7 +13,7 @@ _MASK = 2**32 - 1
 _PATHS = "CUDA C++ Programming Guide, 'SIMT Architecture': a warp that diverges executes each path"
 
 
-@perfsuite.operator(
+@operator(
     smoke={"n": 2**22 - 37, "data": "mixed", "impl": "compacted"},
     nightly=[
         {"n": 2**22, "data": "mixed"},
@@ -82,7 +81,7 @@ def _launch(ctx: Any, *, n: int, impl: str) -> Any:
     return lambda kinds, x, y: kernel(blocks, THREADS, kinds, x, y, n)
 
 
-_than_branches = partial(perfsuite.Beats, "branchy", needs=(cuda(),))
+_than_branches = partial(Beats, "branchy", needs=(cuda(),))
 divergence.impl(_launch, name="branchy")
 divergence.impl(
     _launch,

@@ -4,8 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import perfsuite
-from perfsuite import Work, Workload, cuda
+from perfsuite import Work, Workload, case, cuda
 from perfsuite.gpu import torch
 
 ROW_ENTRIES = 32  # of the sparse matrix
@@ -39,7 +38,7 @@ def _memory_bytes(op: str, n: int, impl: str) -> int:
     return 24 * ROW_ENTRIES * n + 16 * n * COLUMNS + messages + chunk
 
 
-@perfsuite.case(
+@case(
     # Odd sizes are prime (fft) or of no block's width (cholesky).
     nightly=[
         {"op": "fft", "n": 1024, "impl": ["library", "plain"]},

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import perfsuite
-from perfsuite import Work, cuda
+from perfsuite import Work, cuda, operator
 from perfsuite.gpu import load
 
 # x -> SCALE x + SHIFT pulls towards 1, so that no chain of any length overflows.
@@ -15,7 +14,7 @@ THREADS, CHAINS, BLOCKS_PER_SM = 128, 16, 16
 _ELEMENTS = {"cuda": 132 * BLOCKS_PER_SM * THREADS * CHAINS, "torch": 2**12}
 
 
-@perfsuite.operator(
+@operator(
     smoke=[{"steps": 256, "impl": "torch"}, {"steps": 4096, "impl": "cuda"}],
     work=lambda steps, impl: Work(
         4 * _ELEMENTS[impl], 4 * _ELEMENTS[impl], 2 * steps * _ELEMENTS[impl], "fp32"

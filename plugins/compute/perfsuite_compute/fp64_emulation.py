@@ -4,8 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import perfsuite
-from perfsuite import Metric, Work, cuda
+from perfsuite import Metric, Work, cuda, operator
 from perfsuite.gpu import torch
 
 SLICE_BITS = 7  # of an int8 with its sign: -64 to 64
@@ -27,7 +26,7 @@ def _work(m: int, impl: str) -> Work:
     return Work(read_bytes=16 * m * m, write_bytes=8 * m * m, flops=2 * m**3, rate_dtype=rate)
 
 
-@perfsuite.operator(
+@operator(
     smoke={"m": 256, "impl": "int8x8"},
     nightly={"m": 4096, "impl": ["fp64", "int8x6", "int8x8", "bf16x3"]},
     full=[

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import perfsuite
-from perfsuite import Claim, Work, Workload, arch, cuda
+from perfsuite import Beats, Claim, Regime, Work, Workload, arch, case, cuda, operator
 from perfsuite.gpu import DTYPES, TRITON, Later, load, matmul64, torch
 from perfsuite_compute import fp64_emulation
 
@@ -36,7 +35,7 @@ def _memory_bytes(dtype: str, m: int, n: int, k: int, **_: Any) -> int:
     return own + copies + 8 * (k * n + m * n + min(m, 2048) * k)
 
 
-@perfsuite.operator(
+@operator(
     smoke=[
         *_cubes(512, dtype="fp32", impl=["torch", "cuda_tiled"]),
         *_cubes(1024, dtype="bf16", impl=["torch", "triton"]),
@@ -112,7 +111,7 @@ gemm.impl(
     lambda ctx: kernels.gemm,
     name="triton",
     needs=TRITON,
-    beats=perfsuite.Beats(
+    beats=Beats(
         "torch",
         0.8,
         "Triton tutorial 03, matrix multiplication: 'performance on par with cuBLAS'",
@@ -130,7 +129,7 @@ def _cuda_naive(ctx: Any, *, m: int, n: int, k: int) -> Any:
 
 @gemm.impl(
     needs=[cuda()],
-    beats=perfsuite.Beats(
+    beats=Beats(
         "cuda_naive",
         4.0,
         "S. Boehm, 'How to Optimize a CUDA Matmul Kernel' (2022): coalesced 8.5 %, shared "
@@ -151,12 +150,12 @@ def _bf16(m: int) -> dict[str, Any]:
     return {"dtype": "bf16", "m": m, "n": m, "k": m, "impl": "torch"}
 
 
-@perfsuite.case(
+@case(
     # No variant of the smoke tier: launches that do not reach the power limit show nothing.
     nightly={"m": 8192},
     needs=(cuda(),),
     work=lambda m: _work(**_bf16(m)),
-    regime=perfsuite.Regime.SUSTAINED,
+    regime=Regime.SUSTAINED,
     tags=["tensor-cores", "power"],
     source="power-capped matrix multiplication, as in training steps; NVML's counter of energy",
 )

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import perfsuite
-from perfsuite import arch, cuda
+from perfsuite import Beats, arch, cuda, operator
 from perfsuite.gpu import matmul64, sm_count, torch
 
 
@@ -45,7 +44,7 @@ RUNGS = {
 }
 BOX_COLUMNS = 64  # 128 bytes: what TMA swizzles
 _BEATS = {
-    "register": perfsuite.Beats(
+    "register": Beats(
         "shared",
         2.5,
         "S. Boehm, 'How to Optimize a CUDA Matmul Kernel' (2022), fp32: tiles in shared "
@@ -53,7 +52,7 @@ _BEATS = {
         at={"size": 2048},
         needs=(cuda(),),
     ),
-    "wmma": perfsuite.Beats(
+    "wmma": Beats(
         "register",
         3.0,
         "NVIDIA H200 datasheet: 989 TFLOP/s dense bf16, 67 fp32, a ratio of 14.8; three is "
@@ -61,7 +60,7 @@ _BEATS = {
         at={"size": 2048},
         needs=(cuda(), arch("sm_90")),
     ),
-    "wgmma": perfsuite.Beats(
+    "wgmma": Beats(
         "torch",
         0.75,
         "P. Shankhdhar, fast.cu, README: on an H100, bf16, 763 TFLOP/s where cuBLAS has "
@@ -75,7 +74,7 @@ _BEATS = {
 
 # Each rung where it takes some milliseconds at most, and beside its neighbours. 2040 and 1032 are
 # multiples of 8, as rows must be, and of no tile.
-@perfsuite.operator(
+@operator(
     smoke={"size": 2040, "impl": "wgmma"},
     nightly=[
         {"size": 2048, "impl": ["loop", "shared", "register", "wmma"]},

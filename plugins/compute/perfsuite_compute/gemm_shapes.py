@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import perfsuite
-from perfsuite import Claim, arch, cuda, package
+from perfsuite import Claim, arch, cuda, operator, package
 from perfsuite.gpu import Later, matmul64, sm_count, torch
 
 _OWN = [arch("sm_90+"), cuda(), package("triton")]
@@ -17,7 +16,7 @@ _OWN = [arch("sm_90+"), cuda(), package("triton")]
 # which the kernels are made of, cannot take rows that are not aligned. 256 x 256 are four tiles:
 # only a split of k gives the other multiprocessors something to do. Products of a few rows are what
 # heads, routers and adapters ask for.
-@perfsuite.operator(
+@operator(
     smoke={"m": 513, "n": 520, "k": 512, "impl": "stream_k"},
     nightly=[
         {"m": 1536, "n": 1408, "k": 8192},
@@ -79,7 +78,7 @@ def _stream_k(ctx: Any, *, m: int, n: int, k: int, impl: str) -> Any:
     return launch(m, n, k, is_streamed=is_streamed, place=ctx.place, programs=sm_count())
 
 
-@perfsuite.operator(
+@operator(
     nightly=[
         {"b": 64, "m": 1024, "n": 1024, "k": 128},
         {"b": 4096, "m": 64, "n": 64, "k": 64, "impl": "torch"},

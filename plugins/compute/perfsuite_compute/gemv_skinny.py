@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import perfsuite
-from perfsuite import cuda
+from perfsuite import cuda, operator
 from perfsuite.gpu import TRITON, Later, load, matmul64, sm_count, torch
 
 kernels = Later("perfsuite_compute.skinny_triton")
@@ -12,7 +11,7 @@ _ROWS_OF_A_BLOCK = 8
 
 # n and k of Llama-3.1-8B: the gate and up projections as one, and the down projection; the latter
 # with three outputs more, which fill no tile; and one for a CPU.
-@perfsuite.operator(
+@operator(
     smoke={"m": 1, "n": 2048, "k": 2048, "impl": ["triton", "cuda"]},
     nightly=[
         {"m": 1, "n": 4096, "k": 14336},

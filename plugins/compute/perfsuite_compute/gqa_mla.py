@@ -3,8 +3,7 @@
 from functools import partial
 from typing import Any
 
-import perfsuite
-from perfsuite import Claim, arch, cuda, package
+from perfsuite import Beats, Claim, arch, cuda, operator, package
 from perfsuite.gpu import DTYPES, TRITON, Later, torch
 
 kernels = Later("perfsuite_compute.gqa_mla_triton")
@@ -31,7 +30,7 @@ def _memory_bytes(dtype: str, kind: str, b: int, s: int, impl: str) -> int:
 
 
 # A night has the first and the fastest of those for the latent; the full tier compares them all.
-@perfsuite.operator(
+@operator(
     smoke={**_SMALL, "impl": "sdpa"},
     nightly=[
         {**_LARGE, "kind": "mha", "s": 4096, "impl": "triton"},
@@ -123,7 +122,7 @@ def _torch(q: Any, k: Any, *rest: Any, kind: str) -> Any:
 
 @gqa_mla.impl(
     needs=[*TRITON, arch("sm_90+")],
-    beats=perfsuite.Beats(
+    beats=Beats(
         "torch",
         8.0,
         "counted as in the GQA paper, where decoding is bound by loading keys and values: "

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import perfsuite
-from perfsuite import Claim, Work, Workload, cuda
+from perfsuite import Claim, Work, Workload, case, cuda
 from perfsuite.gpu import load, sm_count
 
 # Four warps an SM, one for each of its schedulers.
@@ -19,7 +18,7 @@ TOLERANCE = 2.0**-11
 N = 132 * THREADS * 8
 
 
-@perfsuite.case(
+@case(
     smoke={"n": N - 37, "chains": 4, "unroll": 8},
     nightly=[
         {"n": N, "chains": [1, 4, 8], "unroll": 8},

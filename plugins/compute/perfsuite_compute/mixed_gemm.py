@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-import perfsuite
-from perfsuite import arch, cuda
+from perfsuite import Beats, arch, cuda, operator
 from perfsuite.gpu import TRITON, Later, matmul64, sm_count, torch
 
 GROUP = 128  # weights of 4 bits that share a scale
@@ -13,7 +12,7 @@ _WARPS = 16  # of a block of mixed_gemv.cu, one on each multiprocessor
 kernels = Later("perfsuite_compute.skinny_triton")
 
 
-@perfsuite.operator(
+@operator(
     smoke={"m": 1, "n": 1024, "k": 1024, "impl": "int4"},
     nightly=[
         {"m": [1, 256], "n": 28672, "k": 4096},
@@ -83,7 +82,7 @@ def _bf16(x: Any, w: Any, scale: Any, y: Any) -> None:
 @mixed_gemm.impl(name="int4", needs=TRITON)
 @mixed_gemm.impl(
     needs=TRITON,
-    beats=perfsuite.Beats(
+    beats=Beats(
         "bf16",
         1.3,
         "PyTorch blog, 'Accelerating Generative AI with PyTorch II: GPT, Fast': int8 "

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import perfsuite
-from perfsuite import Work, cuda
+from perfsuite import KERNELS, Beats, Work, cuda, operator
 from perfsuite.gpu import DTYPES, TRITON, Later, compiled, sm_count, torch
 
 EPS = 1e-6
@@ -24,7 +23,7 @@ def _work(dtype: str, direction: str, rows: int, cols: int, **_: Any) -> Work:
     return Work((5 if both else 2) * array, (3 if both else 2) * array)
 
 
-@perfsuite.operator(
+@operator(
     smoke={**_SMALL, "impl": "torch"},
     # The odd width is asked of one kernel only.
     nightly=[
@@ -43,7 +42,7 @@ def _work(dtype: str, direction: str, rows: int, cols: int, **_: Any) -> Work:
     # Inputs, outputs and temporaries, some of them fp32, and the float64 reference with what
     # autograd keeps.
     memory_bytes=lambda dtype, rows, cols, **_: rows * cols * (136 if dtype == "bf16" else 152),
-    metrics=[perfsuite.KERNELS],
+    metrics=[KERNELS],
     tags=["fusion", "reduction"],
     source="kernel fusion: chapter 8 of the book; Liger Kernel (arXiv:2410.10989), section 3.2",
 )
@@ -131,7 +130,7 @@ norm.impl(_torch, name="torch")
 
 @norm.impl(
     needs=TRITON,
-    beats=perfsuite.Beats(
+    beats=Beats(
         "eager",
         2.0,
         "Liger Kernel (arXiv:2410.10989), RMSNorm against Hugging Face's: about 7 times less time "

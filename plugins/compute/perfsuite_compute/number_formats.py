@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import perfsuite
-from perfsuite import Inspection, Metric, Regime
+from perfsuite import Inspection, Metric, Regime, case
 from perfsuite.gpu import torch
 
 ROWS, COLUMNS = 16, 512
@@ -60,7 +59,7 @@ Rows = list[list[float]]
 Quantise = Callable[[Rows, Format], Rows]
 
 
-@perfsuite.case(
+@case(
     smoke={"format": "int4"},
     nightly={"format": list(FORMATS)},
     metrics=[

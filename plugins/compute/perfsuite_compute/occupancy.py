@@ -2,8 +2,7 @@
 
 from typing import Any, NamedTuple
 
-import perfsuite
-from perfsuite import Claim, Metric, Workload, cuda
+from perfsuite import Claim, Metric, Workload, case, cuda
 from perfsuite.gpu import load, properties
 
 N = 2**26
@@ -33,7 +32,7 @@ IMPLS = {
 _NIGHTLY = ["block_32", "block_256", "shared_1", "wide_1", "rare_path", "rare_path_bounded"]
 
 
-@perfsuite.case(
+@case(
     smoke={"n": N - 3, "impl": "block_256"},
     nightly={"n": N, "impl": _NIGHTLY},
     full={"n": N, "impl": list(IMPLS)},

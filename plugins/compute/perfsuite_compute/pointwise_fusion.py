@@ -3,14 +3,13 @@
 from functools import partial
 from typing import Any
 
-import perfsuite
-from perfsuite import cuda
+from perfsuite import KERNELS, Beats, cuda, operator
 from perfsuite.gpu import TRITON, Later, compiled, torch
 
 _N = 2**26
 SCALE, SHIFT, LIMIT = 1.25, 0.5, 2.0
 _FUSED = [
-    perfsuite.Beats(
+    Beats(
         "eager",
         k / 2,
         "H. He, Making Deep Learning Go Brrrr From First Principles: fused, two pointwise "
@@ -24,7 +23,7 @@ _FUSED = [
 ]
 
 
-@perfsuite.operator(
+@operator(
     nightly=[
         {"k": [4, 16], "n": _N},
         {"k": 4, "n": _N - 1, "impl": "triton"},
@@ -38,7 +37,7 @@ _FUSED = [
     memory_bytes=lambda k, n, impl: 40 * n,
     # The chain's additions and multiplications are far below what CUDA cores do meanwhile, so
     # that its work is one value read and one written.
-    metrics=[perfsuite.KERNELS],
+    metrics=[KERNELS],
     tags=["fusion"],
     source="operator fusion: chapter 7 of the book; H. He, Making Deep Learning Go Brrrr",
 )

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import perfsuite
-from perfsuite import arch, cuda, package
+from perfsuite import arch, cuda, operator, package
 from perfsuite.gpu import Later, by_rows, torch
 
 _LARGEST = {"fp8": 448.0, "int8": 127.0}  # e4m3, and int8 without -128
@@ -12,7 +11,7 @@ _TORCH = {"fp8": "float8_e4m3fn", "int8": "int8"}
 _ROWS_AT_ONCE = 512
 
 
-@perfsuite.operator(
+@operator(
     smoke={"to": "fp8", "rows": 256, "cols": 1024, "impl": "triton"},
     nightly={"to": ["fp8", "int8"], "rows": 8192, "cols": 7168},
     full=[

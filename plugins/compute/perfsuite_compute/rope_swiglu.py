@@ -2,13 +2,12 @@
 
 from typing import Any
 
-import perfsuite
-from perfsuite import cuda
+from perfsuite import KERNELS, Beats, Work, cuda, operator
 from perfsuite.gpu import DTYPES, TRITON, Later, compiled, torch
 
 D, GROUP = 128, 4
 _MLP: dict[str, Any] = {"dtype": "bf16", "op": "swiglu", "tokens": 8192, "width": 14336}
-_ROPE = perfsuite.Beats(
+_ROPE = Beats(
     "eager",
     5.0,
     "Liger Kernel (arXiv:2410.10989), RoPE against Hugging Face's: about 8 times less "
@@ -17,7 +16,7 @@ _ROPE = perfsuite.Beats(
     needs=(cuda(),),
     name="rope_fused",
 )
-_SWIGLU = perfsuite.Beats(
+_SWIGLU = Beats(
     "eager",
     1.3,
     "counted as in H. He, Making Deep Learning Go Brrrr From First Principles: two "
@@ -28,16 +27,16 @@ _SWIGLU = perfsuite.Beats(
 )
 
 
-def _work(dtype: str, op: str, tokens: int, width: int, impl: str) -> perfsuite.Work:
+def _work(dtype: str, op: str, tokens: int, width: int, impl: str) -> Work:
     size = 2 if dtype == "bf16" else 4
     if op == "swiglu":
-        return perfsuite.Work(2 * tokens * width * size, tokens * width * size)
+        return Work(2 * tokens * width * size, tokens * width * size)
     rotated = tokens * (width + width // GROUP) * size
     # An angle for each pair of a head: d/2 cosines and d/2 sines a token.
-    return perfsuite.Work(rotated + tokens * D * size, rotated)
+    return Work(rotated + tokens * D * size, rotated)
 
 
-@perfsuite.operator(
+@operator(
     # Llama-3-8B: 32 heads and 8 of keys, 128 wide; 14,336 columns between the halves of its MLP.
     nightly=[
         {"dtype": "bf16", "op": "rope", "tokens": 8192, "width": 4096},
@@ -55,7 +54,7 @@ def _work(dtype: str, op: str, tokens: int, width: int, impl: str) -> perfsuite.
     memory_bytes=lambda dtype, op, tokens, width, impl: (
         tokens * width * (46 if dtype == "bf16" else 60)
     ),
-    metrics=[perfsuite.KERNELS],
+    metrics=[KERNELS],
     tags=["fusion"],
     source="kernel fusion: chapter 8 of the book; Liger Kernel (arXiv:2410.10989), section 3.2",
 )

@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import perfsuite
-from perfsuite import cuda
+from perfsuite import KERNELS, Beats, cuda, operator
 from perfsuite.gpu import DTYPES, TRITON, Later, by_rows, compiled, load, torch
 
 kernels = Later("perfsuite_compute.softmax_triton")
-_FUSED = perfsuite.Beats(
+_FUSED = Beats(
     "eager",
     3.0,
     # Counted for M rows of N elements, N large: (5MN + 2M read + 3MN + 2M written) / 2MN.
@@ -19,7 +18,7 @@ _FUSED = perfsuite.Beats(
 )
 
 
-@perfsuite.operator(
+@operator(
     smoke={"dtype": "fp32", "rows": 1024, "cols": 1024, "impl": ["torch", "triton"]},
     nightly=[
         {"dtype": ["bf16", "fp32"], "rows": 8192, "cols": 8192},
@@ -36,7 +35,7 @@ _FUSED = perfsuite.Beats(
     memory_bytes=lambda dtype, rows, cols, **_: (
         rows * cols * (20 if dtype == "bf16" else 32) + 24 * 1024 * cols
     ),
-    metrics=[perfsuite.KERNELS],
+    metrics=[KERNELS],
     tags=["fusion", "reduction"],
     source="kernel fusion: chapter 8 of the book; Triton tutorial 02, fused softmax",
 )

@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import perfsuite
-from perfsuite import arch, cuda
+from perfsuite import Beats, Work, arch, cuda, operator
 from perfsuite.gpu import matmul64, torch
 
 
-@perfsuite.operator(
+@operator(
     smoke={"m": 128, "n": 512, "k": 512, "impl": "cusparselt"},
     # Llama-3.1-8B's MLP: gate or up projection, and down projection.
     nightly={"m": [512, 8192], "n": 14336, "k": 4096},
@@ -16,7 +15,7 @@ from perfsuite.gpu import matmul64, torch
         {"m": [512, 8192], "n": 4096, "k": 14336},
     ],
     # Two of four weights in bf16, and two bits each for where they stand.
-    work=lambda m, n, k, impl: perfsuite.Work(
+    work=lambda m, n, k, impl: Work(
         n * k * 9 // 8 + 2 * m * k, 2 * m * n, m * n * k, rate_dtype="bf16"
     ),
     # Weights dense, packed, and while they are pruned: magnitudes and the indices of a sort.
@@ -61,7 +60,7 @@ def _dense(x: Any, w: Any, y: Any) -> None:
 
 @sparse24.impl(
     needs=[cuda(), arch("sm_80+")],
-    beats=perfsuite.Beats(
+    beats=Beats(
         "dense",
         1.1,
         "NVIDIA blog, 'Exploiting NVIDIA Ampere Structured Sparsity with cuSPARSELt': "

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import perfsuite
-from perfsuite import arch, cuda, package
+from perfsuite import Beats, arch, cuda, operator, package
 from perfsuite.gpu import DTYPES, Later, torch
 
 # Mamba-2's width of a head and of a state; one b and c for all heads.
@@ -19,7 +18,7 @@ def _memory_bytes(dtype: str, b: int, h: int, s: int, impl: str) -> int:
     return (32 if dtype == "bf16" else 40) * array + (chunked if impl == "chunked" else 0)
 
 
-@perfsuite.operator(
+@operator(
     nightly=[
         # The loop's launches of that many tokens are all queued before the first begins: the GPU's
         # queue holds about 1,000, and of more the host's time is timed.
@@ -137,7 +136,7 @@ ssm_scan.impl(
     lambda ctx: Later("perfsuite_compute.ssm_scan_triton").scan,
     name="triton",
     needs=[cuda(), arch("sm_90+"), package("triton")],
-    beats=perfsuite.Beats(
+    beats=Beats(
         "chunked",
         5.0,
         "Mamba (arXiv:2312.00752), section 4.5: its fused scan is 20-40 times as fast as a "

@@ -3,15 +3,14 @@
 from functools import partial
 from typing import Any
 
-import perfsuite
-from perfsuite import cuda, package
+from perfsuite import cuda, operator, package
 from perfsuite.gpu import TRITON, Later, torch
 
 ROW = 256
 
 
 # n is the number of elements, of rows of 256, and the side of a matrix.
-@perfsuite.operator(
+@operator(
     smoke=[
         {"op": "add", "n": 2**20 + 3, "impl": "triton"},
         {"op": "rowsum", "n": 4096, "impl": "triton"},

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import perfsuite
-from perfsuite import arch, cuda
+from perfsuite import arch, cuda, operator
 from perfsuite.gpu import load, sm_count
 
 BINS = 2**16
@@ -12,7 +11,7 @@ BLOCKS_PER_SM = 4  # of 512 threads and 32 KiB of counts
 CLUSTER = 8
 
 
-@perfsuite.operator(
+@operator(
     smoke={"n": 2**24 + 4},
     nightly={"n": 2**26},
     needs=[cuda(), arch("sm_90")],

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import perfsuite
-from perfsuite import arch, cuda
+from perfsuite import Beats, arch, cuda, operator
 from perfsuite.gpu import load, sm_count
 
 BYTES = (2**28, 2**28 - 48)  # the second ends in the middle of every kernel's tile
@@ -17,7 +16,7 @@ ASYNC_BLOCKS, BULK_BLOCKS = 8, 3
 BULK_SHARED_BYTES = SLOTS * CHUNK + 128
 
 
-@perfsuite.operator(
+@operator(
     smoke={"size": BYTES[0]},
     nightly={"size": BYTES[1]},
     needs=[cuda(), arch("sm_90")],
@@ -48,7 +47,7 @@ tma_copy.reference(lambda x, y: x)
 
 
 @tma_copy.impl(
-    beats=perfsuite.Beats(
+    beats=Beats(
         "tma",
         1.0,
         "measured: 1.10 on an H200, 1.06 on an H100. The memory is the limit of both",

@@ -3,12 +3,11 @@
 from functools import partial
 from typing import Any
 
-import perfsuite
-from perfsuite import arch, cuda
+from perfsuite import Beats, arch, cuda, operator
 from perfsuite_hopper import gemm
 
 
-@perfsuite.operator(
+@operator(
     smoke={"size": 4096},
     nightly={"size": 8192},
     needs=[cuda(), arch("sm_90")],
@@ -38,7 +37,7 @@ warp_specialization.wrong(gemm.without_last_step)
 warp_specialization.impl(
     partial(gemm.launch_wgmma, specialized=False, persistent=False),
     name="single_role",
-    beats=perfsuite.Beats(
+    beats=Beats(
         "specialized",
         0.97,
         "measured: 0.99 to 1.01 on an H100 and an H200. Its asynchronous products hide the copies",

@@ -3,12 +3,11 @@
 from functools import partial
 from typing import Any
 
-import perfsuite
-from perfsuite import Work, arch, cuda, package
+from perfsuite import Beats, Work, arch, cuda, operator, package
 from perfsuite.gpu import Later
 from perfsuite_hopper import gemm
 
-_NEAR_CUBLAS = perfsuite.Beats(
+_NEAR_CUBLAS = Beats(
     "cublas",
     0.75,
     "P. Shankhdhar, fast.cu, README: on an H100, bf16, 763 TFLOP/s where cuBLAS has 716 (4096 "
@@ -19,7 +18,7 @@ _NEAR_CUBLAS = perfsuite.Beats(
 )
 
 
-@perfsuite.operator(
+@operator(
     smoke={"m": 4096, "n": 4096, "k": 4096},
     nightly=[
         {"m": 8192, "n": 8192, "k": 8192},

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import perfsuite
-from perfsuite import Claim, Inspection, Metric, Regime, Scenario, cuda, package
+from perfsuite import Claim, Inspection, Metric, Regime, Scenario, case, cuda, package
 from perfsuite.gpu import torch
 from perfsuite_inference.batching_ticks import tick_through
 from perfsuite_inference.engine import Desk, ModelBackend
@@ -54,7 +53,7 @@ _MODELLED = (
 _PLAYED = (*_SERVICE, Metric("tokens_per_s", "tokens/s", "higher"))
 
 
-@perfsuite.case(
+@case(
     smoke={"rate": 4, "impl": ["static", "continuous"]},
     nightly={"rate": [4, 8], "impl": ["static", "continuous", "chunked"]},
     regime=Regime.EXACT,
@@ -108,7 +107,7 @@ def _length_of(size: str) -> int:
     return -(-(demand.prompt.most + demand.output.most) // 64) * 64
 
 
-@perfsuite.case(
+@case(
     nightly=[
         {"size": "tiny", "slots": 4, "impl": ["static", "continuous"]},
         {"size": "1b", "slots": 16, "impl": ["static", "continuous"]},

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-import perfsuite
-from perfsuite import KERNELS, Claim, Regime, Work, Workload, cuda, package
+from perfsuite import KERNELS, Claim, Regime, Work, Workload, capture, case, cuda, package
 from perfsuite.gpu import asked, compiled, driver, torch
 from perfsuite_inference import reference
 from perfsuite_inference.cache import ConcatCache, PagedCache, StaticCache
@@ -40,7 +39,7 @@ def _memory_bytes(size: str, batch: int, context: int, impl: str) -> int:
 
 # Several processes hold the variant at once: 32 rows of 8b do not fit a GPU that often. Compiling
 # takes half a minute and more in every process.
-@perfsuite.case(
+@case(
     smoke={"size": "tiny", "batch": 2, "context": 255, "impl": _IMPLS},
     nightly={"size": "1b", "batch": [1, 32], "context": 2048, "impl": [*_IMPLS, "fused"]},
     full=[
@@ -162,7 +161,7 @@ def graphed(step: Step, batch: int, position: int, device: Any) -> Step:
 
 def count_kernels(launch: Callable[[], Any]) -> int:
     """Return the kernels in a graph of one launch; copies and fills that are none are left out."""
-    graph = perfsuite.capture(launch)
+    graph = capture(launch)
     handle = driver.CUgraph(graph.raw_cuda_graph())
     _, count = asked(driver.cuGraphGetNodes(handle))
     nodes, _ = asked(driver.cuGraphGetNodes(handle, count))

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import perfsuite
-from perfsuite import cuda
+from perfsuite import Claim, Work, cuda, operator
 from perfsuite.gpu import TRITON, Later, load, torch
 
 kernels = Later("perfsuite_memory.coalescing_triton")
@@ -18,7 +17,7 @@ N = 2**24
 ODD_N = 2**24 - 3
 
 
-@perfsuite.operator(
+@operator(
     smoke=[
         {"n": 2**21, "stride": [1, 8], "impl": "torch"},
         {"n": 2**21, "stride": 8, "impl": "triton"},
@@ -29,7 +28,7 @@ ODD_N = 2**24 - 3
     ],
     full=[{"n": [N, ODD_N], "stride": [1, 2, 4, 8, 16, 32]}, {"n": 2**21, "stride": [1, 8]}],
     # What has to move whatever the layout: the rest of a record is waste, and is the point.
-    work=lambda n, **_: perfsuite.Work(read_bytes=4 * n, write_bytes=4 * n),
+    work=lambda n, **_: Work(read_bytes=4 * n, write_bytes=4 * n),
     memory_bytes=lambda n, stride, impl: 4 * n * (stride + 1),
     tolerance=0.0,
     source=GUIDE,
@@ -68,7 +67,7 @@ def _cuda(ctx: Any, *, n: int, stride: int) -> Any:
 
 
 CLAIMS = tuple(
-    perfsuite.Claim(
+    Claim(
         name=f"coalesced_4x_over_stride_{stride}",
         case="coalescing",
         faster={"stride": 1},

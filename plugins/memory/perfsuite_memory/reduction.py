@@ -3,8 +3,7 @@
 from functools import partial
 from typing import Any
 
-import perfsuite
-from perfsuite import cuda
+from perfsuite import Beats, cuda, operator
 from perfsuite.gpu import TRITON, load, torch
 from perfsuite_memory.stream import expected, stream, whole_numbers
 
@@ -17,7 +16,7 @@ MOST_BLOCKS = 1024
 SMALL_N, ODD_N, LARGE_N = 2**22 + 3, 2**26 + 3, 2**28
 # At one addition to one address a clock, 2^28 of them would take a tenth of a second.
 LADDER = ["tree", "shuffle", "vectorised", "torch", "triton"]
-_OVER_TREE = perfsuite.Beats(
+_OVER_TREE = Beats(
     "tree",
     2.0,
     f"{HARRIS}: 9.7 GB/s with sequential addressing, 62.7 with many elements a thread (G80, 2^22); "
@@ -28,7 +27,7 @@ _OVER_TREE = perfsuite.Beats(
 )
 
 
-@perfsuite.operator(
+@operator(
     smoke={"n": SMALL_N, "impl": ["atomic", "shuffle", "torch"]},
     nightly={"n": LARGE_N, "impl": LADDER},
     full={"n": [2**24, ODD_N], "impl": LADDER},

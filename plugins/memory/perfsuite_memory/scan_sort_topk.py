@@ -4,8 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import perfsuite
-from perfsuite import cuda, package
+from perfsuite import cuda, operator, package
 from perfsuite.gpu import TRITON, Later, torch
 
 Launch = Callable[..., Any]
@@ -24,7 +23,7 @@ ROW = 256
 REFERENCE_BYTES = {"scan": 26, "sort": 33, "topk": 33, "topk_rows": 33}
 
 
-@perfsuite.operator(
+@operator(
     nightly=[
         {"op": "scan", "n": ODD_N, "impl": ["torch", "cupy", "triton"]},
         {"op": "sort", "n": SORT_N, "impl": ["torch", "cupy"]},

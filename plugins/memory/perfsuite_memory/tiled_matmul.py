@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import perfsuite
-from perfsuite import arch, cuda
+from perfsuite import Beats, arch, cuda, operator
 from perfsuite.gpu import TRITON, Later, load, torch
 
 kernels = Later("perfsuite_memory.tiled_matmul_triton")
@@ -20,7 +19,7 @@ ODD_N = 2047
 NEEDS = (cuda(), arch("sm_80+"))
 
 
-@perfsuite.operator(
+@operator(
     nightly=[{"n": 2048}, {"n": ODD_N, "impl": "registers"}],
     full=[{"n": [1024, 4096]}, {"n": 512, "impl": "torch"}, {"n": ODD_N, "impl": "shared"}],
     rate_dtype="fp32",
@@ -63,9 +62,9 @@ def _tiled(ctx: Any, *, n: int, impl: str) -> Any:
     return lambda a, b, out: kernel(grid, block, a, b, out, n)
 
 
-def _over(impl: str, by: float, rates: str) -> perfsuite.Beats:
+def _over(impl: str, by: float, rates: str) -> Beats:
     source = f"{BOEHM}, 4092 x 4092 on an A6000: {rates} GFLOP/s"
-    return perfsuite.Beats(impl, by, source, at={"n": 2048}, needs=NEEDS)
+    return Beats(impl, by, source, at={"n": 2048}, needs=NEEDS)
 
 
 tiled_matmul.impl(_tiled, name="naive", needs=NEEDS)

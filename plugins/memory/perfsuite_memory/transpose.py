@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import perfsuite
-from perfsuite import cuda
+from perfsuite import Beats, cuda, operator
 from perfsuite.gpu import TRITON, Later, load, torch
 
 kernels = Later("perfsuite_memory.transpose_triton")
@@ -18,7 +17,7 @@ VECTOR = 4
 # Rows of the result that the reference gathers at once: an index is twice as large as a float.
 ROWS_AT_ONCE = 256
 _PADDED = tuple(
-    perfsuite.Beats(
+    Beats(
         impl,
         by,
         f"{BLOG}, effective bandwidth on a K20c: {rates}",
@@ -33,7 +32,7 @@ _PADDED = tuple(
 )
 
 
-@perfsuite.operator(
+@operator(
     smoke={"n": 2048, "impl": ["torch", "triton"]},
     nightly=[{"n": 8192}, {"n": 8191, "impl": ["swizzled", "triton"]}],
     full={"n": [1024, 2048, 4096, 8191, 16384]},

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import perfsuite
-from perfsuite import cuda
+from perfsuite import Beats, cuda, operator
 from perfsuite.gpu import load, sm_count
 
 WIDTHS = {"words": 1, "pairs": 2, "vectors": 4, "realigned": 4}
@@ -11,7 +10,7 @@ THREADS = 256
 # A quarter of an SM's threads: what is left of a GPU that a kernel with many registers fills.
 FEW_BLOCKS_PER_SM = 2
 ODD_N = 2**26 + 3
-_OVER_WORDS = perfsuite.Beats(
+_OVER_WORDS = Beats(
     "words",
     # Four times as much in flight; the companion's kernels have more threads.
     1.5,
@@ -22,7 +21,7 @@ _OVER_WORDS = perfsuite.Beats(
 )
 
 
-@perfsuite.operator(
+@operator(
     smoke={"n": ODD_N, "shift": 0, "grid": "full", "impl": ["words", "vectors"]},
     nightly=[
         {"n": ODD_N, "shift": 0, "grid": "full", "impl": "pairs"},

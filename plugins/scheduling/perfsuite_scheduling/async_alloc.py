@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-import perfsuite
-from perfsuite import Claim, Regime, Workload, cuda
+from perfsuite import Claim, Regime, Workload, case, cuda
 from perfsuite.gpu import asked, driver, stream, torch
 from perfsuite_scheduling import smoothing
 
@@ -17,7 +16,7 @@ STEPS = 2 * PIECES
 Workspaces = tuple[Callable[[], Any], Callable[[Any], object]]
 
 
-@perfsuite.case(
+@case(
     smoke={"kib": 64, "impl": ["malloc", "pool", "graph", "kept"]},
     # The driver cuts the small one out of 2 MiB that it has, and maps memory for the large one.
     nightly={"kib": 16384, "impl": ["malloc", "pool"]},

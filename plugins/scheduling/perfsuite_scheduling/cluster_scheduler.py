@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import perfsuite
-from perfsuite import Inspection, Metric, Regime
+from perfsuite import Inspection, Metric, Regime, case
 from perfsuite_scheduling.cluster_jobs import (
     CHECKPOINT,
     GPUS,
@@ -24,7 +23,7 @@ from perfsuite_scheduling.cluster_ticks import tick_through
 JOBS = 300
 
 
-@perfsuite.case(
+@case(
     smoke={"load": 95, "impl": ["fifo", "packed"]},
     nightly={"load": [70, 95], "impl": ["fifo", "packed", "preemptive"]},
     regime=Regime.EXACT,

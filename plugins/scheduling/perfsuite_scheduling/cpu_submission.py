@@ -4,8 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import perfsuite
-from perfsuite import Claim, Regime, Work, Workload, cuda
+from perfsuite import KERNELS, Claim, Regime, Work, Workload, case, count_kernels, cuda
 from perfsuite.gpu import torch
 from perfsuite_scheduling import smoothing
 
@@ -21,7 +20,7 @@ def _work(n: int, impl: str) -> Work:
     return Work(read_bytes=moved, write_bytes=moved, flops=2.0 * STEPS * REQUESTS * n)
 
 
-@perfsuite.case(
+@case(
     smoke={"n": 4096, "impl": ["one", "batched"]},
     nightly=[
         {"n": 4096, "impl": ["threads", "graph"]},
@@ -30,7 +29,7 @@ def _work(n: int, impl: str) -> Work:
     full={"n": 2**22, "impl": ["threads", "batched"]},
     needs=(cuda().when(impl=("threads", "graph")), cuda().when(n=2**22)),
     work=_work,
-    metrics=[perfsuite.KERNELS],
+    metrics=[KERNELS],
     regime=Regime.END_TO_END,
     cold=False,
     tags=["launch", "graph", "streams"],
@@ -56,7 +55,7 @@ def cpu_submission(ctx: Any, n: int, impl: str) -> Workload:
         wrong=_without_last,
         captures=False,
         rotates=False,
-        exact=lambda: {"kernels": perfsuite.count_kernels(ctx, lambda: counted(x, y))},
+        exact=lambda: {"kernels": count_kernels(ctx, lambda: counted(x, y))},
     )
 
 

@@ -2,20 +2,19 @@
 
 from typing import Any
 
-import perfsuite
-from perfsuite import Claim, Regime, Workload, cuda
+from perfsuite import KERNELS, Claim, Regime, Workload, capture, case, cuda, graph_kernels
 from perfsuite.gpu import torch
 from perfsuite_scheduling import smoothing
 
 
-@perfsuite.case(
+@case(
     smoke={"n": 128, "impl": ["stream", "graph"]},
     full={"n": [1, 8, 32, 200], "impl": ["stream", "graph"]},
     needs=(cuda(),),
     work=lambda n, impl: smoothing.work(
         n, kernels=n, start="graph_node" if impl == "graph" else "launch"
     ),
-    metrics=[perfsuite.KERNELS],
+    metrics=[KERNELS],
     regime=Regime.END_TO_END,
     cold=False,
     tags=["launch", "graph"],
@@ -33,7 +32,7 @@ def cuda_graph(ctx: Any, n: int, impl: str) -> Workload:
     chain = smoothing.load_chain(ctx, n)
     graph: Any = None
     if impl == "graph":
-        graph = perfsuite.capture(lambda: chain(x, y))
+        graph = capture(lambda: chain(x, y))
         graph.instantiate()
 
     def launch(x: Any, y: Any) -> Any:
@@ -42,7 +41,7 @@ def cuda_graph(ctx: Any, n: int, impl: str) -> Workload:
 
     def exact() -> dict[str, float]:
         # What is replayed, not what another capture would hold.
-        return {} if graph is None else {"kernels": perfsuite.graph_kernels(graph)}
+        return {} if graph is None else {"kernels": graph_kernels(graph)}
 
     return Workload(
         fn=launch,

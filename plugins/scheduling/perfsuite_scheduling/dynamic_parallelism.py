@@ -4,8 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import perfsuite
-from perfsuite import Claim, Regime, arch, cuda, feature
+from perfsuite import Claim, Regime, arch, count_operators, cuda, feature, operator
 from perfsuite.gpu import torch
 from perfsuite_scheduling import congruence, counting
 
@@ -18,7 +17,7 @@ OPTIONS = (f"-DTHREADS={THREADS}", f"-DMOST={MOST}", f"-DROUNDS={ROUNDS}")
 LINKED = (*OPTIONS, "-rdc=true")
 
 
-@perfsuite.operator(
+@operator(
     smoke={"items": 127},
     full={"items": 16},
     needs=(arch("sm_90+"), cuda(), feature("nvcc").when(impl="device")),
@@ -47,7 +46,7 @@ def dynamic_parallelism(rng: Any, *, items: int) -> tuple[Any, Any]:
 
 @dynamic_parallelism.exact
 def _reads(launch: Any, x: Any, y: Any) -> dict[str, float]:
-    seen = perfsuite.count_operators(lambda: launch(x, y))
+    seen = count_operators(lambda: launch(x, y))
     return {"host_reads": seen[counting.READ] + seen["tolist"]}
 
 

@@ -4,8 +4,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-import perfsuite
-from perfsuite import Claim, Regime, Workload, cuda
+from perfsuite import Claim, Regime, Workload, case, count_operators, cuda
 from perfsuite.gpu import load, torch
 from perfsuite_scheduling import counting, driver_graph
 
@@ -19,7 +18,7 @@ STEPS = 44
 EVERY = {"host_each": 1, "host_eighth": 8}
 
 
-@perfsuite.case(
+@case(
     smoke={"impl": [*EVERY, "while_node"]},
     needs=(cuda(),),
     metrics=[counting.READS],
@@ -65,7 +64,7 @@ def graph_conditional(ctx: Any, impl: str) -> Workload:
         tolerance=0.0,
         captures=False,
         rotates=False,
-        exact=lambda *_: {"host_reads": perfsuite.count_operators(run)[counting.READ]},
+        exact=lambda *_: {"host_reads": count_operators(run)[counting.READ]},
     )
 
 

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import perfsuite
-from perfsuite import Regime, Work, Workload, cuda
+from perfsuite import Regime, Work, Workload, capture, case, cuda
 from perfsuite.gpu import load, torch
 from perfsuite_scheduling import congruence, driver_graph
 
@@ -23,7 +22,7 @@ def _work(nodes: int, impl: str) -> Work:
     return Work(read_bytes=moved, write_bytes=moved)
 
 
-@perfsuite.case(
+@case(
     smoke={"nodes": 16, "impl": ["stream", "recapture", "update", "bucketed"]},
     full={"nodes": [4, 64], "impl": ["stream", "recapture", "update", "bucketed"]},
     needs=(cuda(),),
@@ -123,7 +122,7 @@ def _bucketed(place: str, start: Serve, nodes: int) -> Serve:
     rooms = {}
     for size in BUCKETS:
         x, y = torch.zeros(2, size, dtype=torch.int32, device=place)
-        graph = perfsuite.capture(partial(_streamed(start, nodes), x, y))
+        graph = capture(partial(_streamed(start, nodes), x, y))
         graph.instantiate()
         rooms[size] = (graph, x, y)
 

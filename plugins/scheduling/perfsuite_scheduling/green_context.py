@@ -5,8 +5,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import perfsuite
-from perfsuite import Metric, Regime, Scenario, arch, cuda, feature
+from perfsuite import Metric, Regime, Scenario, arch, case, cuda, feature
 from perfsuite.gpu import asked, driver, sm_count, torch
 from perfsuite_scheduling import congruence, streams
 
@@ -16,7 +15,7 @@ LONG_KERNELS, LONG_WAVES, LONG_THREADS, LONG_ROUNDS = 128, 32, 1024, 1024
 LONG_BLOCKS_PER_SM = 2
 
 
-@perfsuite.case(
+@case(
     smoke={"sms": 16, "impl": ["shared", "priority", "partition"]},
     full={"sms": [8, 32], "impl": "partition"},
     needs=(

@@ -2,21 +2,20 @@
 
 from typing import Any
 
-import perfsuite
-from perfsuite import arch, cuda
+from perfsuite import KERNELS, Beats, arch, cuda, operator
 from perfsuite_scheduling import smoothing
 
 FUNCTIONS = {"atomic": "steps", "cluster": "steps_cluster"}
 
 
-@perfsuite.operator(
+@operator(
     # Eight blocks are one cluster, which needs no counter; the others do the same with any number.
     smoke=[{"steps": 64, "blocks": 128}, {"steps": 64, "blocks": 8, "impl": "cluster"}],
     full={"steps": [16, 63, 64, 256], "blocks": [8, 32, 128]},
     needs=[cuda()],
     work=lambda steps, blocks, impl: smoothing.work(steps, kernels=steps * (impl == "relaunch")),
     captures=lambda *, impl: impl != "relaunch",
-    metrics=[perfsuite.KERNELS],
+    metrics=[KERNELS],
     cold=False,
     tags=["synchronisation", "persistent", "clusters"],
     source="grid-wide synchronisation and thread block clusters: AI Systems Performance "
@@ -45,7 +44,7 @@ def _relaunch(ctx: Any, *, steps: int, blocks: int) -> smoothing.Launch:
 
 @grid_sync.impl(
     beats=[
-        perfsuite.Beats(
+        Beats(
             "relaunch",
             1.2,
             f"{smoothing.GPU_BENCHES}; a ratio of 1.9 to 2.4 with the host in it, which is not "
@@ -53,7 +52,7 @@ def _relaunch(ctx: Any, *, steps: int, blocks: int) -> smoothing.Launch:
             needs=(cuda(),),
             name="barrier",
         ),
-        perfsuite.Beats(
+        Beats(
             "cluster",
             1.2,
             "measured: 1.55 on an H200, 1.98 on an H100. Clusters pay for a single one alone",

@@ -3,15 +3,14 @@
 import math
 from typing import Any
 
-import perfsuite
-from perfsuite import Regime, cuda
+from perfsuite import KERNELS, Beats, Regime, cuda, operator
 from perfsuite.gpu import TRITON, Later, compiled, torch
 
 kernels = Later("perfsuite_scheduling.kernel_fusion_triton")
 _SLOPE = math.sqrt(2 / math.pi)
 _CUBE = 0.044715
 # 1 + 1 + 2 + 1 + 1 + 1 + 1 + 2 elements read and 8 written, for each that is read and written once.
-_BEATS = perfsuite.Beats(
+_BEATS = Beats(
     "eager",
     2.0,
     "counted: written out, GELU reads 10 elements and writes 8 for each that one kernel reads once "
@@ -24,7 +23,7 @@ _BEATS = perfsuite.Beats(
 )
 
 
-@perfsuite.operator(
+@operator(
     smoke={"n": 2**16, "impl": ["eager", "triton"]},
     nightly={"n": 2**24},
     full={"n": [2**16, 2**20, 2**24, 2**26]},
@@ -32,7 +31,7 @@ _BEATS = perfsuite.Beats(
     memory_bytes=lambda n, impl: n * (4 * 4 + 3 * 8),
     captures=False,
     rotates=False,
-    metrics=[perfsuite.KERNELS],
+    metrics=[KERNELS],
     regime=Regime.END_TO_END,
     cold=False,
     tags=["launch", "fusion"],

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-import perfsuite
-from perfsuite import Regime, cuda, package
+from perfsuite import KERNELS, Regime, cuda, operator, package
 from perfsuite.gpu import TRITON, Later, load, torch
 
 # The kernel of each implementation in CUDA C++, and the numbers it is given beside two pointers:
@@ -15,11 +14,11 @@ python = Later("perfsuite_scheduling.launch_latency_python")
 Launch = Callable[[Any, Any], None]
 
 
-@perfsuite.operator(
+@operator(
     smoke={"burst": 64},
     nightly={"burst": 1},
     full={"burst": [1, 64]},
-    metrics=[perfsuite.KERNELS],
+    metrics=[KERNELS],
     tolerance=0.0,
     captures=False,
     regime=Regime.END_TO_END,

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import perfsuite
-from perfsuite import CaseError, Claim, Metric, Regime, Scenario, cuda
+from perfsuite import CaseError, Claim, Metric, Regime, Scenario, case, cuda
 from perfsuite.gpu import torch
 from perfsuite_scheduling.lazy_loading_child import SIZE
 
@@ -20,7 +19,7 @@ _TOLD = ("context_ms", "map_ms", "load_ms", "first_gemm_ms")
 _LIMIT_S = 50.0
 
 
-@perfsuite.case(
+@case(
     smoke={"impl": [*MODES]},
     needs=(cuda(),),
     metrics=[Metric(name, "ms") for name in _TOLD],

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import perfsuite
-from perfsuite import Claim, Work, Workload, arch, cuda
+from perfsuite import KERNELS, Claim, Work, Workload, arch, case, cuda
 from perfsuite.gpu import load, sm_count, torch
 
 # Llama 3.2 1B: hidden size, heads, heads of keys and values, their size, inner size.
@@ -35,7 +34,7 @@ def _work(context: int, impl: str) -> Work:
     )
 
 
-@perfsuite.case(
+@case(
     smoke=[
         {"context": 1024, "impl": ["eager", "graph", "persistent"]},
         {"context": 777, "impl": "persistent"},
@@ -43,7 +42,7 @@ def _work(context: int, impl: str) -> Work:
     full={"context": [129, 777, 1024, 2048], "impl": ["eager", "graph", "persistent"]},
     needs=(cuda(), arch("sm_90+")),
     work=_work,
-    metrics=[perfsuite.KERNELS],
+    metrics=[KERNELS],
     tags=["launch", "persistent", "decode"],
     source="HazyResearch, Look Ma, No Bubbles! Designing a Low-Latency Megakernel for Llama-1B; "
     "shapes: Llama 3.2 1B",

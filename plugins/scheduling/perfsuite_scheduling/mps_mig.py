@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import perfsuite
-from perfsuite import CaseError, Metric, Regime, Scenario, cuda, feature, package
+from perfsuite import CaseError, Metric, Regime, Scenario, case, cuda, feature, package
 from perfsuite.gpu import torch
 from perfsuite_scheduling import congruence, streams
 from perfsuite_scheduling.mps_mig_child import ROUNDS, VALUES
@@ -22,7 +21,7 @@ CLIENTS = 2
 JOBS = 200
 
 
-@perfsuite.case(
+@case(
     smoke={"impl": ["one_process", "time_sliced", "mps", "mig"]},
     needs=(
         package("cuda.core"),

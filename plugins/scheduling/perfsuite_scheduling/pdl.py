@@ -2,13 +2,12 @@
 
 from typing import Any
 
-import perfsuite
-from perfsuite import arch, cuda, package
+from perfsuite import KERNELS, arch, cuda, operator, package
 from perfsuite.gpu import Later, torch
 from perfsuite_scheduling import smoothing
 
 
-@perfsuite.operator(
+@operator(
     smoke={"steps": 64},
     full={"steps": [16, 128]},
     needs=[package("triton"), cuda(), arch("sm_90+")],
@@ -16,7 +15,7 @@ from perfsuite_scheduling import smoothing
     work=lambda steps, impl: smoothing.work(
         steps, kernels=steps * (impl == "plain"), start="graph_node"
     ),
-    metrics=[perfsuite.KERNELS],
+    metrics=[KERNELS],
     cold=False,
     tags=["launch", "pdl"],
     source="NVIDIA, CUDA C++ Programming Guide, Programmatic Dependent Launch and Synchronization",

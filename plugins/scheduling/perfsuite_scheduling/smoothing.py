@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-import perfsuite
-from perfsuite import Work
+from perfsuite import Work, capture
 from perfsuite.gpu import load, torch
 
 Launch = Callable[[Any, Any], None]
@@ -61,7 +60,7 @@ def load_resident(ctx: Any, steps: int, *, blocks: int = BLOCKS, name: str = "st
 
 def captured(run: Callable[[Any, Any], Any], x: Any, y: Any) -> Callable[[Any, Any], Any]:
     """Return the replay of ``run(x, y)``: a graph reads and writes these tensors alone."""
-    graph = perfsuite.capture(lambda: run(x, y))
+    graph = capture(lambda: run(x, y))
     graph.instantiate()
 
     def replay(x: Any, y: Any) -> Any:

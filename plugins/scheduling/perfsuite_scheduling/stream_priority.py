@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import perfsuite
-from perfsuite import Metric, Regime, Scenario, cuda
+from perfsuite import Metric, Regime, Scenario, case, cuda
 from perfsuite.gpu import torch
 from perfsuite_scheduling import congruence, streams
 
@@ -17,7 +16,7 @@ BUSY_BLOCKS = 8 * 8 * 132
 PRIORITIES = {"default": 0, "high": -1}
 
 
-@perfsuite.case(
+@case(
     smoke={"impl": [*PRIORITIES]},
     needs=(cuda(),),
     regime=Regime.END_TO_END,

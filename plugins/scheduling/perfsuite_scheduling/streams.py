@@ -4,8 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import perfsuite
-from perfsuite import cuda
+from perfsuite import KERNELS, Beats, cuda, operator
 from perfsuite.gpu import load, torch
 from perfsuite_scheduling import congruence
 
@@ -23,13 +22,13 @@ def load_advance(ctx: Any, rounds: int, threads: int = THREADS) -> Callable[...,
     return kernel
 
 
-@perfsuite.operator(
+@operator(
     smoke={"kernels": 16},
     full={"kernels": [4, 8]},
     needs=[cuda()],
     work=None,
     tolerance=0.0,
-    metrics=[perfsuite.KERNELS],
+    metrics=[KERNELS],
     cold=False,
     tags=["streams", "overlap"],
     source="concurrent kernels on streams: AI Systems Performance Engineering, chapter 7",
@@ -66,7 +65,7 @@ def _one(ctx: Any) -> Callable[[Any, Any], None]:
 
 
 @streams.impl(
-    beats=perfsuite.Beats(
+    beats=Beats(
         "one",
         8.0,
         "AI Systems Performance Engineering, companion code, folder ch11: work spread over streams "

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import perfsuite
-from perfsuite import cuda
+from perfsuite import KERNELS, Beats, cuda, operator
 from perfsuite.gpu import load, sm_count, torch
 from perfsuite_scheduling import congruence
 
@@ -44,14 +43,14 @@ def rounds_of(lengths: str) -> tuple[int, ...]:
     return tuple(rising[place] for place in order)
 
 
-@perfsuite.operator(
+@operator(
     smoke={"lengths": "pareto", "impl": ["static", "blocks", "queue"]},
     nightly={"lengths": "equal", "impl": ["static", "queue"]},
     full={"lengths": ["equal", "pareto", "rising"]},
     needs=[cuda()],
     work=None,
     tolerance=0.0,
-    metrics=[perfsuite.KERNELS],
+    metrics=[KERNELS],
     cold=False,
     tags=["load_balance", "persistent"],
     source="atomic work queues: AI Systems Performance Engineering, chapters 6 and 7",
@@ -92,7 +91,7 @@ def _static(ctx: Any, *, impl: str) -> Launch:
 work_queue.impl(
     _static,
     name="blocks",
-    beats=perfsuite.Beats(
+    beats=Beats(
         "queue",
         1.05,
         "measured: 1.10 on an H100 and an H200. The hardware hands blocks out by itself",
@@ -104,7 +103,7 @@ work_queue.impl(
 
 
 @work_queue.impl(
-    beats=perfsuite.Beats(
+    beats=Beats(
         "static",
         1.3,
         "AI Systems Performance Engineering, companion code, folder ch12: an atomic queue is 5.4 "
