@@ -171,13 +171,7 @@ def gemm(a: Any, b: Any, c: Any, *, paired: bool) -> None:
         for x, (block, split) in zip((a, b, c), blocks.values(), strict=True)
     ]
     gemm_kernel[(m // tiles.m * (n // tiles.n),)](
-        *descriptors,
-        m // tiles.m,
-        n // tiles.n,
-        k // tiles.k,
-        STAGES=tiles.stages,
-        GROUP=GROUP,
-        PAIRED=paired,
-        num_warps=tiles.warps,
+        *descriptors, m // tiles.m, n // tiles.n, k // tiles.k,
+        STAGES=tiles.stages, GROUP=GROUP, PAIRED=paired, num_warps=tiles.warps,
         num_ctas=2 if paired else 1,
-    )
+    )  # fmt: skip

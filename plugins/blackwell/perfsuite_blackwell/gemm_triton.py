@@ -58,14 +58,8 @@ def gemm(a: Any, b: Any, c: Any) -> None:
     gemm_kernel[(m // tiles.m * (n // tiles.n),)](
         TensorDescriptor.from_tensor(a, [tiles.m, tiles.k]),
         TensorDescriptor.from_tensor(b, [tiles.k, tiles.n]),
-        TensorDescriptor.from_tensor(c, [tiles.m, tiles.n]),
-        m // tiles.m,
-        n // tiles.n,
+        TensorDescriptor.from_tensor(c, [tiles.m, tiles.n]), m // tiles.m, n // tiles.n,
         k // tiles.k,
-        BLOCK_M=tiles.m,
-        BLOCK_N=tiles.n,
-        BLOCK_K=tiles.k,
-        GROUP=GROUP,
-        num_stages=tiles.stages,
+        BLOCK_M=tiles.m, BLOCK_N=tiles.n, BLOCK_K=tiles.k, GROUP=GROUP, num_stages=tiles.stages,
         num_warps=tiles.warps,
-    )
+    )  # fmt: skip

@@ -33,8 +33,8 @@ def _hide(scores, columns, rows, starts):
 
 @triton.jit
 def interval_attention_kernel(
-    q_desc, k_desc, v_desc, first_keys, out, s, scale, cap, D: tl.constexpr, BLOCK_M:
-    tl.constexpr, BLOCK_N: tl.constexpr, CAPPED: tl.constexpr, ON_GPU: tl.constexpr,
+    q_desc, k_desc, v_desc, first_keys, out, s, scale, cap, D: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAPPED: tl.constexpr, ON_GPU: tl.constexpr,
 ):  # fmt: skip
     """Let BLOCK_M queries of one head see the keys from their first one up to their own.
 

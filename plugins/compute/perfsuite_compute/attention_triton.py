@@ -34,8 +34,8 @@ def store(out, sums, total, head, rows, s, D: tl.constexpr):
 
 @triton.jit
 def attention_kernel(
-    q_desc, k_desc, v_desc, out, s, scale, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N:
-    tl.constexpr, CAUSAL: tl.constexpr,
+    q_desc, k_desc, v_desc, out, s, scale, D: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
     """Write the attention of BLOCK_M queries of one head; all heads lie below each other."""
     # The last queries see the most keys: they start first, so that no long block ends alone.
@@ -74,14 +74,7 @@ def attention(q: Any, k: Any, v: Any, out: Any, *, causal: bool) -> None:
     attention_kernel[(triton.cdiv(s, BLOCK_M), b * h)](
         TensorDescriptor(q, [rows, d], [d, 1], [BLOCK_M, d]),
         TensorDescriptor(k, [rows, d], [d, 1], [BLOCK_N, d]),
-        TensorDescriptor(v, [rows, d], [d, 1], [BLOCK_N, d]),
-        out,
-        s,
+        TensorDescriptor(v, [rows, d], [d, 1], [BLOCK_N, d]), out, s,
         math.log2(math.e) / math.sqrt(d),
-        D=d,
-        BLOCK_M=BLOCK_M,
-        BLOCK_N=BLOCK_N,
-        CAUSAL=causal,
-        num_stages=STAGES,
-        num_warps=WARPS,
-    )
+        D=d, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, CAUSAL=causal, num_stages=STAGES, num_warps=WARPS,
+    )  # fmt: skip

@@ -74,17 +74,10 @@ def gemm(a: Any, b: Any, c: Any) -> None:
     gemm_kernel[(min(tiles, _sm_count(a)),)](
         TensorDescriptor.from_tensor(a, [block_m, block_k]),
         TensorDescriptor.from_tensor(b, [block_k, block_n]),
-        TensorDescriptor.from_tensor(c, [block_m, block_n // 2]),
-        m,
-        n,
-        k,
-        BLOCK_M=block_m,
-        BLOCK_N=block_n,
-        BLOCK_K=block_k,
-        GROUP=_GROUP,
-        num_stages=stages,
+        TensorDescriptor.from_tensor(c, [block_m, block_n // 2]), m, n, k,
+        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP=_GROUP, num_stages=stages,
         num_warps=warps,
-    )
+    )  # fmt: skip
 
 
 def _sm_count(x: Any) -> int:

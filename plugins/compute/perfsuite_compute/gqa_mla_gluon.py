@@ -172,12 +172,8 @@ def mla_decode(q: Any, cache: Any, out: Any, *, scale: float, splits: int) -> No
         for columns, layout in zip((LATENT, ROPE), layouts(), strict=True)
     )
     mla_decode_kernel[(b * triton.cdiv(heads, ROWS), splits)](
-        *descriptors,
-        *parts,
-        s,
-        gqa_mla_triton.share_of(s, splits, BLOCK_N),
+        *descriptors, *parts, s, gqa_mla_triton.share_of(s, splits, BLOCK_N),
         math.log2(math.e) * scale,
-        HEADS=heads,
-        num_warps=WARPS,
-    )
+        HEADS=heads, num_warps=WARPS,
+    )  # fmt: skip
     gqa_mla_triton.join_kernel[(b * heads,)](*parts, out, SPLITS=splits, DV=LATENT)

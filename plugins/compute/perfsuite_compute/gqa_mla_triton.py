@@ -38,8 +38,8 @@ def _leave(sums_out, total_out, peak_out, heads, inside, sums, total, peak, DV: 
 
 @triton.jit
 def decode_kernel(
-    q, k_desc, v_desc, sums_out, total_out, peak_out, s, share, scale, GROUP: tl.constexpr, ROWS:
-    tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr,
+    q, k_desc, v_desc, sums_out, total_out, peak_out, s, share, scale, GROUP: tl.constexpr,
+    ROWS: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Let the GROUP query heads of one head of keys see ``share`` keys of it."""
     kv_head = tl.program_id(0)
@@ -85,9 +85,9 @@ def _call_for(array, row, ROWS: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 def mla_decode_kernel(
-    q, cache, latent_desc, rope_desc, sums_out, total_out, peak_out, s, share, scale, HEADS:
-    tl.constexpr, ROWS: tl.constexpr, LATENT: tl.constexpr, ROPE: tl.constexpr, BLOCK_N:
-    tl.constexpr, AHEAD: tl.constexpr,
+    q, cache, latent_desc, rope_desc, sums_out, total_out, peak_out, s, share, scale,
+    HEADS: tl.constexpr, ROWS: tl.constexpr, LATENT: tl.constexpr, ROPE: tl.constexpr,
+    BLOCK_N: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Let ROWS heads of one sequence see ``share`` tokens: the latent is key and value at once."""
     tiles: tl.constexpr = (HEADS + ROWS - 1) // ROWS
@@ -142,20 +142,12 @@ def decode(q: Any, k: Any, v: Any, out: Any, *, splits: int) -> None:
     group, rows = heads // kv_heads, b * kv_heads * s
     parts = parts_for(b * heads, splits, d, q.device)
     decode_kernel[(b * kv_heads, splits)](
-        q,
-        TensorDescriptor(k, [rows, d], [d, 1], [BLOCK_N, d]),
-        TensorDescriptor(v, [rows, d], [d, 1], [BLOCK_N, d]),
-        *parts,
-        s,
-        share_of(s, splits, BLOCK_N),
-        math.log2(math.e) / math.sqrt(d),
-        GROUP=group,
-        ROWS=max(LEAST_ROWS, triton.next_power_of_2(group)),
-        D=d,
-        BLOCK_N=BLOCK_N,
-        num_stages=STAGES,
-        num_warps=WARPS,
-    )
+        q, TensorDescriptor(k, [rows, d], [d, 1], [BLOCK_N, d]),
+        TensorDescriptor(v, [rows, d], [d, 1], [BLOCK_N, d]), *parts, s,
+        share_of(s, splits, BLOCK_N), math.log2(math.e) / math.sqrt(d),
+        GROUP=group, ROWS=max(LEAST_ROWS, triton.next_power_of_2(group)), D=d, BLOCK_N=BLOCK_N,
+        num_stages=STAGES, num_warps=WARPS,
+    )  # fmt: skip
     join_kernel[(b * heads,)](*parts, out, SPLITS=splits, DV=d)
 
 
@@ -166,23 +158,12 @@ def mla_decode(q: Any, cache: Any, out: Any, *, scale: float, splits: int) -> No
     parts = parts_for(b * heads, splits, LATENT, q.device)
     shape, strides = [b * s, width], [width, 1]
     mla_decode_kernel[(b * triton.cdiv(heads, MLA_HEADS), splits)](
-        q,
-        cache,
-        TensorDescriptor(cache, shape, strides, [MLA_BLOCK_N, LATENT]),
-        TensorDescriptor(cache, shape, strides, [MLA_BLOCK_N, ROPE]),
-        *parts,
-        s,
-        share_of(s, splits, MLA_BLOCK_N),
-        math.log2(math.e) * scale,
-        HEADS=heads,
-        ROWS=MLA_HEADS,
-        LATENT=LATENT,
-        ROPE=ROPE,
-        BLOCK_N=MLA_BLOCK_N,
-        AHEAD=AHEAD and cache.is_cuda,
-        num_stages=MLA_STAGES,
-        num_warps=MLA_WARPS,
-    )
+        q, cache, TensorDescriptor(cache, shape, strides, [MLA_BLOCK_N, LATENT]),
+        TensorDescriptor(cache, shape, strides, [MLA_BLOCK_N, ROPE]), *parts, s,
+        share_of(s, splits, MLA_BLOCK_N), math.log2(math.e) * scale,
+        HEADS=heads, ROWS=MLA_HEADS, LATENT=LATENT, ROPE=ROPE, BLOCK_N=MLA_BLOCK_N,
+        AHEAD=AHEAD and cache.is_cuda, num_stages=MLA_STAGES, num_warps=MLA_WARPS,
+    )  # fmt: skip
     join_kernel[(b * heads,)](*parts, out, SPLITS=splits, DV=LATENT)
 
 

@@ -9,8 +9,8 @@ import triton.language as tl
 
 @triton.jit
 def norm_odd_kernel(
-    x, residual, weight, bias, y, total, eps, COLS: tl.constexpr, BLOCK: tl.constexpr, CENTRED:
-    tl.constexpr, VECTOR: tl.constexpr,
+    x, residual, weight, bias, y, total, eps, COLS: tl.constexpr, BLOCK: tl.constexpr,
+    CENTRED: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
     """Write total = x + residual and its norm y, one row each: its whole vectors, then its ends.
 

@@ -44,8 +44,8 @@ def norm_forward_kernel(
 
 @triton.jit
 def norm_backward_kernel(
-    dy, dtotal, total, weight, mean, rstd, dx, dweight, dbias, rows, COLS: tl.constexpr, BLOCK:
-    tl.constexpr, CENTRED: tl.constexpr,
+    dy, dtotal, total, weight, mean, rstd, dx, dweight, dbias, rows, COLS: tl.constexpr,
+    BLOCK: tl.constexpr, CENTRED: tl.constexpr,
 ):  # fmt: skip
     """Write dx of every n-th row, and one row of partial sums of the weight's gradient."""
     columns = tl.arange(0, BLOCK)

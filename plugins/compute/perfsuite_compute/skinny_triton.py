@@ -28,8 +28,8 @@ def _nibble(code, MAGIC: tl.constexpr, OFFSET: tl.constexpr, dtype: tl.constexpr
 
 @triton.jit
 def _step_of_nibbles(
-    sums, x_ptr, w_ptr, scale_ptr, rows, outs, first, m, n, k, BLOCK_K: tl.constexpr, MAGIC:
-    tl.constexpr, OFFSET: tl.constexpr, SCALED: tl.constexpr,
+    sums, x_ptr, w_ptr, scale_ptr, rows, outs, first, m, n, k, BLOCK_K: tl.constexpr,
+    MAGIC: tl.constexpr, OFFSET: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
     """Add a group of 4-bit weights, times x; with SCALED each is multiplied by its scale in bf16.
 
@@ -83,9 +83,9 @@ def _total(parts, splits):
 
 @triton.jit
 def skinny_kernel(
-    x_ptr, w_ptr, scale_ptr, y_ptr, partial_ptr, arrived_ptr, m, n, k, steps, splits, KIND:
-    tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, MAGIC:
-    tl.constexpr, OFFSET: tl.constexpr, SCALED: tl.constexpr, WHOLE: tl.constexpr,
+    x_ptr, w_ptr, scale_ptr, y_ptr, partial_ptr, arrived_ptr, m, n, k, steps, splits,
+    KIND: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr,
+    MAGIC: tl.constexpr, OFFSET: tl.constexpr, SCALED: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Write x [m, k] times the transpose of w [n, k] to y [m, n].
 

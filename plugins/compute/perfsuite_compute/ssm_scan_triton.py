@@ -127,8 +127,8 @@ def _scanned(
 
 @triton.jit
 def scan_kernel(
-    x_desc, since, b_desc, c_desc, states, logs, y_desc, heads, chunks, share, P: tl.constexpr, N:
-    tl.constexpr, CHUNK: tl.constexpr, EACH: tl.constexpr,
+    x_desc, since, b_desc, c_desc, states, logs, y_desc, heads, chunks, share, P: tl.constexpr,
+    N: tl.constexpr, CHUNK: tl.constexpr, EACH: tl.constexpr,
 ):  # fmt: skip
     """Scan one segment of EACH heads, one or two."""
     sequence = tl.program_id(0) // (heads // EACH)

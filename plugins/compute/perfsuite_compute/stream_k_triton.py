@@ -52,8 +52,8 @@ def _leave(sums, place_ptr, arrived_ptr, rows, BLOCK_M: tl.constexpr, BLOCK_N: t
 
 @triton.jit
 def _add_up(
-    slice_desc, partial_ptr, counts_ptr, row, column, rows, peers, BLOCK_M: tl.constexpr, BLOCK_N:
-    tl.constexpr, SLICE: tl.constexpr, AT_ONCE: tl.constexpr,
+    slice_desc, partial_ptr, counts_ptr, row, column, rows, peers, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, SLICE: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
     """Add up the slices of a tile that nobody has taken yet, if all of its parts are there.
 
@@ -82,9 +82,9 @@ def _add_up(
 
 @triton.jit
 def stream_k_kernel(
-    a_desc, b_desc, c_desc, slice_desc, partial_ptr, counts_ptr, m, n, k, whole, peers, BLOCK_M:
-    tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr, SLICE:
-    tl.constexpr, AT_ONCE: tl.constexpr,
+    a_desc, b_desc, c_desc, slice_desc, partial_ptr, counts_ptr, m, n, k, whole, peers,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
+    SLICE: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
     """Write a @ b to c: the first ``whole`` tiles in one piece, each other in ``peers`` parts.
 

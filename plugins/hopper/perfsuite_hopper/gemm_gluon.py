@@ -139,11 +139,6 @@ def gemm(a: Any, b: Any, c: Any) -> None:
     gemm_kernel[(min(tiles, sm_count()),)](
         TensorDescriptor.from_tensor(a, [BLOCK_M, BLOCK_K], of_a),
         TensorDescriptor.from_tensor(b, [BLOCK_N, BLOCK_K], of_b),
-        TensorDescriptor.from_tensor(c, [BLOCK_M, BLOCK_N], of_c),
-        m,
-        n,
-        k,
-        SLOTS=SLOTS,
-        GROUP=GROUP,
-        num_warps=WARPS,
-    )
+        TensorDescriptor.from_tensor(c, [BLOCK_M, BLOCK_N], of_c), m, n, k,
+        SLOTS=SLOTS, GROUP=GROUP, num_warps=WARPS,
+    )  # fmt: skip

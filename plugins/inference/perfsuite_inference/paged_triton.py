@@ -47,9 +47,9 @@ def _attend(
 
 @triton.jit
 def paged_part_kernel(
-    q, k, v, table, lengths, sums, weights, most, scale, KV_HEADS: tl.constexpr, GROUP:
-    tl.constexpr, PADDED: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
-    SPLITS: tl.constexpr,
+    q, k, v, table, lengths, sums, weights, most, scale, KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr, PADDED: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
+    TILE: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
     """Attend from the query heads of one key head to one part of one row's tokens.
 

@@ -42,8 +42,8 @@ def maximum_kernel(x_ptr, maxima_ptr, count_ptr, n, BLOCK: tl.constexpr):
 
 @triton.jit
 def candidates_kernel(
-    x_ptr, maxima_ptr, list_ptr, count_ptr, floor_ptr, n, blocks, K: tl.constexpr, PARENT:
-    tl.constexpr, RANK: tl.constexpr, MOST: tl.constexpr,
+    x_ptr, maxima_ptr, list_ptr, count_ptr, floor_ptr, n, blocks, K: tl.constexpr,
+    PARENT: tl.constexpr, RANK: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
     """Write a key that K elements reach, and list those above it in one of the blocks with any."""
     numbers = tl.arange(0, RANK)
