@@ -90,10 +90,53 @@ __device__ void multiply(float (&sums)[4], const unsigned (&a)[4], unsigned b0, 
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-__device__ void store_pair(unsigned short* c, float low, float high) {
+// Two floats as bf16, the first one low.
+__device__ unsigned narrow(float low, float high) {
     unsigned pair;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    *reinterpret_cast<unsigned*>(c) = pair;
+    return pair;
+}
+
+__device__ __forceinline__ unsigned short narrow(float value) {
+    unsigned short bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+
+__device__ void store_pair(unsigned short* c, float low, float high) {
+    *reinterpret_cast<unsigned*>(c) = narrow(low, high);
+}
+
+// What mma leaves of fragments of 16 x 8, to a row-major matrix.
+template <int DOWN, int ACROSS>
+__device__ void store(const float (&sums)[DOWN][ACROSS][4], unsigned short* c, int row, int column,
+                      int m, int n) {
+    const int lane = threadIdx.x % 32;
+    #pragma unroll
+    for (int i = 0; i < DOWN; ++i) {
+        #pragma unroll
+        for (int j = 0; j < ACROSS; ++j) {
+            const int y = row + i * 16 + lane / 4, x = column + j * 8 + lane % 4 * 2;
+            unsigned short* to = c + (long long)y * n + x;
+            if (x < n && y < m) {
+                store_pair(to, sums[i][j][0], sums[i][j][1]);
+            }
+            if (x < n && y + 8 < m) {
+                store_pair(to + 8LL * n, sums[i][j][2], sums[i][j][3]);
+            }
+        }
+    }
+}
+
+// A group may be empty: counting groups then stays right behind the last copy.
+__device__ __forceinline__ void close_group() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Waits until all but the newest PENDING groups of this thread have arrived.
+template <int PENDING>
+__device__ __forceinline__ void wait_groups() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
 constexpr int SUMS = 128;  // a thread's part of 64 x 256

@@ -26,22 +26,10 @@ def _scales_at(desc, tile, step, ROWS: tl.constexpr, BLOCKS: tl.constexpr):
 
 @triton.jit
 def block_scaled_kernel(
-    a_desc,
-    a_scales,
-    w_desc,
-    w_scales,
-    c_desc,
-    factor,
-    tiles_m,
-    tiles_n,
-    steps,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    ELEMENT: tl.constexpr,
-    SCALED: tl.constexpr,
-    GROUP: tl.constexpr,
-):
+    a_desc, a_scales, w_desc, w_scales, c_desc, factor, tiles_m, tiles_n, steps,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, ELEMENT: tl.constexpr,
+    SCALED: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
     """Write one tile of a @ w.T: codes of ELEMENT, a scale for SCALED of them, one factor."""
     tile_m, tile_n = tile_at(tl.program_id(0), tiles_m, tiles_n, GROUP)
     row = tile_m * BLOCK_M

@@ -109,16 +109,9 @@ def _multiply(
 
 @gluon.jit
 def gemm_kernel(
-    a_desc,
-    b_desc,
-    c_desc,
-    tiles_m,
-    tiles_n,
-    steps,
-    STAGES: gl.constexpr,
-    GROUP: gl.constexpr,
+    a_desc, b_desc, c_desc, tiles_m, tiles_n, steps, STAGES: gl.constexpr, GROUP: gl.constexpr,
     PAIRED: gl.constexpr,
-):
+):  # fmt: skip
     """Write one tile of a @ b: a block's, or with PAIRED that of a pair of blocks.
 
     Not split into warps that copy and warps that multiply: Triton 3.7 lets only the first of them

@@ -22,17 +22,9 @@ def tile_at(index, tiles_m, tiles_n, GROUP: tl.constexpr):
 
 @triton.jit
 def gemm_kernel(
-    a_desc,
-    b_desc,
-    c_desc,
-    tiles_m,
-    tiles_n,
-    steps,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP: tl.constexpr,
-):
+    a_desc, b_desc, c_desc, tiles_m, tiles_n, steps, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
     """Write one BLOCK_M x BLOCK_N tile of a @ b, from bulk copies of its operands' tiles."""
     tile_m, tile_n = tile_at(tl.program_id(0), tiles_m, tiles_n, GROUP)
     row = tile_m * BLOCK_M

@@ -2,23 +2,10 @@
 // thread an element to 64. a is m x k, b is k x n; n and k are multiples of 8, so that rows start at
 // multiples of 16 bytes.
 
-typedef unsigned short bf16;
+#include "gemm_rows.cuh"
 
 __device__ float wide(bf16 value) {
     return __uint_as_float((unsigned)value << 16);
-}
-
-__device__ unsigned narrow(float low, float high) {
-    unsigned pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
-}
-
-// Eight values of a row-major matrix, or zeros beyond its end.
-__device__ uint4 eight(const bf16* from, int row, int rows, int column, int columns) {
-    const bool inside = row < rows && column < columns;
-    return inside ? *reinterpret_cast<const uint4*>(from + (long long)row * columns + column)
-                  : make_uint4(0, 0, 0, 0);
 }
 
 // What is written first. Neighbouring threads take neighbouring columns, so b is coalesced.

@@ -67,25 +67,6 @@ __device__ void multiply_slot(float (&sums)[DOWN][ACROSS][4], unsigned slot, int
     }
 }
 
-__device__ void store(const float (&sums)[DOWN][ACROSS][4], unsigned short* c, int row, int column,
-                      int m, int n) {
-    const int lane = threadIdx.x % 32;
-    #pragma unroll
-    for (int i = 0; i < DOWN; ++i) {
-        #pragma unroll
-        for (int j = 0; j < ACROSS; ++j) {
-            const int y = row + i * 16 + lane / 4, x = column + j * 8 + lane % 4 * 2;
-            unsigned short* to = c + (long long)y * n + x;
-            if (x < n && y < m) {
-                store_pair(to, sums[i][j][0], sums[i][j][1]);
-            }
-            if (x < n && y + 8 < m) {
-                store_pair(to + 8LL * n, sums[i][j][2], sums[i][j][3]);
-            }
-        }
-    }
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
 gemm_pipeline(const unsigned short* a, const unsigned short* b, unsigned short* c,
               long long size_m, long long size_n, long long size_k) {
@@ -107,7 +88,7 @@ gemm_pipeline(const unsigned short* a, const unsigned short* b, unsigned short* 
             load_half<STEP>(slot, a, row, m, step * STEP, k);
             load_half<TILE>(slot + HALF_BYTES, b, step * STEP, k, column, n);
         }
-        asm volatile("cp.async.commit_group;" ::: "memory");  // an empty one keeps the count
+        close_group();  // an empty one keeps the count
     };
 
     float sums[DOWN][ACROSS][4] = {};
@@ -115,7 +96,7 @@ gemm_pipeline(const unsigned short* a, const unsigned short* b, unsigned short* 
         fill(step);
     }
     for (int step = 0; step < steps; ++step) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(SLOTS - 2) : "memory");
+        wait_groups<SLOTS - 2>();
         __syncthreads();  // this step's slot is filled, and the one before was read by all
         fill(step + SLOTS - 1);
         multiply_slot(sums, slots + step % SLOTS * SLOT_BYTES, warp_row, warp_column);

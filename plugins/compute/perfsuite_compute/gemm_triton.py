@@ -27,17 +27,9 @@ def _tile_at(index, tiles_m, tiles_n, GROUP: tl.constexpr):
 
 @triton.jit
 def gemm_kernel(
-    a_desc,
-    b_desc,
-    c_desc,
-    m,
-    n,
-    k,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP: tl.constexpr,
-):
+    a_desc, b_desc, c_desc, m, n, k, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
     """Write a @ b to c: each program takes every ``num_programs``-th tile of c."""
     tiles_m = tl.cdiv(m, BLOCK_M)
     tiles_n = tl.cdiv(n, BLOCK_N)

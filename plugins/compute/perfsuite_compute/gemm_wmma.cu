@@ -1,7 +1,7 @@
 // c = a b in bf16 with fp32 sums, all row-major: the ladder's first rung on tensor cores. n and k are
 // multiples of 8, so that rows start at multiples of 16 bytes.
 
-typedef unsigned short bf16;
+#include "gemm_rows.cuh"
 
 constexpr int TILE = 128;             // the square of c that a block makes
 constexpr int THREADS = 256;
@@ -10,19 +10,6 @@ constexpr int PITCH_A = DEEP + 8;     // padded, so that eight rows lie in diffe
 constexpr int PITCH_B = TILE + 8;
 constexpr int PITCH_C = 16 + 4;
 constexpr int DOWN = 2, ACROSS = 4;   // squares of 16 x 16 in a warp's 32 x 64
-
-__device__ unsigned narrow(float low, float high) {
-    unsigned pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
-}
-
-// Eight values of a row-major matrix, or zeros beyond its end.
-__device__ uint4 eight(const bf16* from, int row, int rows, int column, int columns) {
-    const bool inside = row < rows && column < columns;
-    return inside ? *reinterpret_cast<const uint4*>(from + (long long)row * columns + column)
-                  : make_uint4(0, 0, 0, 0);
-}
 
 __device__ void load_a(unsigned (&to)[4], unsigned address) {
     asm volatile("wmma.load.a.sync.aligned.row.m16n16k16.shared.bf16 {%0, %1, %2, %3}, [%4], %5;"

@@ -15,6 +15,8 @@
 // and column i mean something: the other seven in eight are what the layout costs, and tensor cores
 // have them to spare. PTX ISA, "Matrix Fragments for mma.m16n8k16".
 
+#include <ptx.cuh>
+
 constexpr int ROWS = 4;   // outputs that a warp takes at a time, by twos
 // DEPTH is the chunks of 512 bytes of each that it has on their way: 64 KiB or more of 16 warps.
 #ifdef INT4
@@ -34,12 +36,6 @@ constexpr int VECTORS = ROW_BYTES / 16;             // of 16 bytes in a row
 constexpr int CHUNKS = (VECTORS + 31) / 32;
 constexpr int GROUPS = K / 128;
 static_assert(ROW_BYTES % 16 == 0, "a row of w must be whole vectors");
-
-__device__ __forceinline__ unsigned short narrow(float value) {
-    unsigned short bits;
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-    return bits;
-}
 
 __device__ __forceinline__ unsigned nibbles(unsigned word, unsigned base) {
     unsigned pair;  // (word & mask) ^ base in one instruction

@@ -2,6 +2,8 @@
 // shared memory, as each of its floats is used by TAPS results. Blocks stride over the rows.
 // Macro: STAGES, the rows that a block has room for (1 where nothing is asynchronous).
 
+#include <ptx.cuh>
+
 constexpr int THREADS = 256;
 constexpr int ROW = THREADS * 4;  // four floats a thread
 constexpr int TAPS = 13;          // four results need 16 floats, four vectors
@@ -39,17 +41,6 @@ extern "C" __global__ __launch_bounds__(THREADS) void filter_sync(const float4* 
 __device__ __forceinline__ void copy_async(float4* to, const float4* from) {
     const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
-}
-
-// A group may be empty: counting groups then stays right behind the last row.
-__device__ __forceinline__ void close_group() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-// Waits until all but the newest PENDING groups of this thread have arrived.
-template <int PENDING>
-__device__ __forceinline__ void wait_groups() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
 // STAGES rows in a ring. While one is computed, STAGES - 1 are on their way, without a register:
