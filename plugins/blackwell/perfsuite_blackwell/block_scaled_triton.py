@@ -1,7 +1,6 @@
 """A matrix multiplication of block-scaled operands in Triton: `tl.dot_scaled` on packed codes."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -46,7 +45,7 @@ def block_scaled_kernel(
     c_desc.store([row, column], sums.to(c_desc.dtype))
 
 
-def launcher(form: Format) -> Callable[..., None]:
+def launcher(form: Format) -> Any:
     """Return ``launch(a, a_scales, w, w_scales, factor, c)``, which writes a @ w.T to c in bf16.
 
     Codes and tiled scales are bytes; m and n are multiples of the tile's, k of its step.

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -123,8 +122,8 @@ def _masks_off_by_one_or_forgets_scale(q: Any, k: Any, v: Any, out: Any, *, caus
     return _math(q if causal else q * q.shape[-1] ** 0.5, k, v, out, causal=causal, first=2)
 
 
-def _fused(*kernels: str) -> Callable[..., Any]:
-    def build(ctx: Any, *, causal: bool) -> Callable[..., Any]:
+def _fused(*kernels: str) -> Any:
+    def build(ctx: Any, *, causal: bool) -> Any:
         of = torch.nn.attention
         allowed = [getattr(of.SDPBackend, each) for each in kernels]
 
@@ -150,5 +149,5 @@ def _dispatched(q: Any, k: Any, v: Any, out: Any, *, causal: bool) -> Any:
 
 
 @attention.impl(needs=[*TRITON, arch("sm_90+")], beats=_FASTER)
-def _triton(ctx: Any, *, causal: bool) -> Callable[..., Any]:
+def _triton(ctx: Any, *, causal: bool) -> Any:
     return partial(Later("perfsuite_compute.attention_triton").attention, causal=causal)

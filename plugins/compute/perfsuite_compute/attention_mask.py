@@ -1,7 +1,6 @@
 """Attention under masks: all scores computed and most thrown away, against blocks left out."""
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -90,7 +89,7 @@ def first_keys(mask: str, s: int, place: Any) -> Any:
     return torch.zeros_like(at)
 
 
-def _rule(mask: str, s: int, place: Any) -> Callable[..., Any]:
+def _rule(mask: str, s: int, place: Any) -> Any:
     """Return the mask as flex_attention takes it: whether query i sees key j."""
     if mask == "document":
         of = _documents(s, place)
@@ -123,7 +122,7 @@ def _seen(mask: str, s: int, place: Any, more: int = 0) -> Any:
 
 
 @attention_mask.impl
-def _masked(ctx: Any, *, mask: str, s: int) -> Callable[..., Any]:
+def _masked(ctx: Any, *, mask: str, s: int) -> Any:
     seen = _seen(mask, s, ctx.place)
 
     def bent(q: Any, k: Any, v: Any, *_: Any) -> Any:
@@ -135,7 +134,7 @@ def _masked(ctx: Any, *, mask: str, s: int) -> Callable[..., Any]:
 
 
 @attention_mask.impl(needs=TRITON, beats=_WINDOW)
-def _flex(ctx: Any, *, mask: str, s: int) -> Callable[..., Any]:
+def _flex(ctx: Any, *, mask: str, s: int) -> Any:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     blocks = create_block_mask(_rule(mask, s, ctx.place), None, None, s, s, device=ctx.place)
@@ -145,6 +144,6 @@ def _flex(ctx: Any, *, mask: str, s: int) -> Callable[..., Any]:
 
 
 @attention_mask.impl(needs=[*TRITON, arch("sm_90+")], beats=[_WINDOW, _DOCUMENT])
-def _triton(ctx: Any, *, mask: str) -> Callable[..., Any]:
+def _triton(ctx: Any, *, mask: str) -> Any:
     attention = Later("perfsuite_compute.attention_mask_triton").attention
     return partial(attention, cap=CAP if mask == "softcap" else 0.0)

@@ -1,6 +1,5 @@
 """A language model's last layer and its loss: all logits at once, against a chunk at a time."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -109,12 +108,12 @@ cross_entropy.impl(
 )
 
 
-# Returns the gradient of some logits, which may lie where they were, and adds to the losses.
-Step = Callable[[Any, Any, Any, float], Any]
+def _in_chunks(step: Any, x: Any, weight: Any, target: Any, *, moves: bool = True) -> Any:
+    """Go through the tokens in chunks, or hold each against the targets of the first.
 
-
-def _in_chunks(step: Step, x: Any, weight: Any, target: Any, *, moves: bool = True) -> Any:
-    """Go through the tokens in chunks, or hold each against the targets of the first."""
+    A step returns the gradient of some logits, which may lie where they were, and adds to the
+    losses.
+    """
     rows, vocab = -(-len(x) // CHUNKS), len(weight)
     dx, dweight = torch.empty_like(x), torch.empty_like(weight)
     losses = torch.empty(len(x), dtype=torch.float32, device=x.device)

@@ -1,7 +1,6 @@
 """Fourier transforms, Cholesky factors, sparse matrices: by the library, and by hand."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from perfsuite import Work, Workload, case, cuda
@@ -108,7 +107,7 @@ def _cholesky(n: int, impl: str) -> Workload:
         return factor, factor @ factor.t()
 
     # cholesky_ex: the other one waits for the GPU to say whether it failed.
-    library: Callable[[Any], Any] = lambda a: torch.linalg.cholesky_ex(a)[0]  # noqa: E731
+    library: Any = lambda a: torch.linalg.cholesky_ex(a)[0]  # noqa: E731
     factorise = blocked_cholesky if impl == "plain" else library
     return Workload(
         fn=lambda factor, a: factorise(a),

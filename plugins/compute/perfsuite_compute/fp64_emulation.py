@@ -1,7 +1,6 @@
 """Matrix multiplication in float64 out of integer tensor cores: what each slice buys."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from perfsuite import Metric, Work, cuda, operator
@@ -60,7 +59,7 @@ def fp64_emulation(rng: Any, *, m: int) -> tuple[Any, Any]:
     return rng.randn(m, m, dtype="float64"), rng.randn(m, m, dtype="float64")
 
 
-def _launch(ctx: Any, *, impl: str) -> Callable[[Any, Any], Any]:
+def _launch(ctx: Any, *, impl: str) -> Any:
     if impl in SLICES:
         return lambda a, b: multiply_sliced(a, b, SLICES[impl])
     return multiply_split if impl == "bf16x3" else torch.mm
@@ -142,7 +141,7 @@ def _power(exponent: Any) -> Any:
 
 
 @fp64_emulation.exact
-def correct_bits(multiply: Callable[[Any, Any], Any], like: Any, _: Any) -> dict[str, float]:
+def correct_bits(multiply: Any, like: Any, _: Any) -> dict[str, float]:
     """Return the metric, to a tenth of a bit: sums in another order differ by less."""
     generator = torch.Generator().manual_seed(20260)
     a, b = torch.randn(2, _TRIED, _TRIED, dtype=torch.float64, generator=generator).to(like.device)

@@ -1,6 +1,5 @@
 """A residual added and normalised, as every transformer block begins, and its gradient."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -68,15 +67,12 @@ def norm(rng: Any, *, dtype: str, op: str, direction: str, rows: int, cols: int)
     return x, residual, weight, rng.randn(cols, dtype=name), *grads
 
 
-Way = Callable[..., Any]
-
-
-def _forward(normed: Way, x: Any, residual: Any, weight: Any, bias: Any = None) -> Any:
+def _forward(normed: Any, x: Any, residual: Any, weight: Any, bias: Any = None) -> Any:
     total = x + residual
     return normed(total, weight, bias), total
 
 
-def _walked(both: Way, x: Any, residual: Any, weight: Any, bias: Any, *grads: Any, op: str) -> Any:
+def _walked(both: Any, x: Any, residual: Any, weight: Any, bias: Any, *grads: Any, op: str) -> Any:
     """Add, normalise and, given gradients, walk back by autograd."""
     given = (x, weight, bias) if op == "layer" else (x, weight)
     leaves = [each.detach().requires_grad_(bool(grads)) for each in given]
@@ -140,15 +136,15 @@ norm.impl(_torch, name="torch")
         needs=(cuda(),),
     ),
 )
-def _triton(ctx: Any, *, op: str, direction: str) -> Way:
+def _triton(ctx: Any, *, op: str, direction: str) -> Any:
     how: dict[str, Any] = {"eps": EPS, "centred": op == "layer"}
     programs = kernels.PROGRAMS_PER_SM * sm_count(ctx.place)
     if direction == "fwd":
         return partial(kernels.forward, **how)
-    train: Way = partial(kernels.train, **how, programs=programs)
+    train: Any = partial(kernels.train, **how, programs=programs)
     return lambda x, residual, weight, bias, *grads: train(x, residual, weight, bias, grads)
 
 
 @norm.impl(needs=TRITON, tier="full")
-def _compile(ctx: Any, *, op: str) -> Way:
+def _compile(ctx: Any, *, op: str) -> Any:
     return partial(_walked, compiled(lambda *given: _forward(_as_written, *given)), op=op)

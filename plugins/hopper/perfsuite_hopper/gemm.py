@@ -1,6 +1,5 @@
 """What the matrix multiplications on wgmma share: sizes, descriptors, launches, the reference."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +54,7 @@ def wgmma_options(*, specialized: bool) -> tuple[str, ...]:
     return (f"-DDESCRIPTOR={matrix_descriptor():#x}ull", f"-DSPECIALIZED={int(specialized)}")
 
 
-def launch_wgmma(ctx: Any, *, specialized: bool, persistent: bool) -> Callable[..., None]:
+def launch_wgmma(ctx: Any, *, specialized: bool, persistent: bool) -> Any:
     """Return the launch of wgmma.cu; ``persistent`` starts one block an SM, not one a tile."""
     path = Path(__file__).with_name("wgmma.cu")
     run = ctx.load_cuda(path, "gemm_wgmma", options=wgmma_options(specialized=specialized))
@@ -71,7 +70,7 @@ def launch_wgmma(ctx: Any, *, specialized: bool, persistent: bool) -> Callable[.
     return launch
 
 
-def launch_mma_sync(ctx: Any) -> Callable[..., None]:
+def launch_mma_sync(ctx: Any) -> Any:
     """Return the launch of mma_sync.cu."""
     run = ctx.load_cuda(Path(__file__).with_name("mma_sync.cu"), "gemm_mma_sync")
 

@@ -1,6 +1,5 @@
 """One decode step of a whole model: what the cache, a CUDA graph and a compiler are worth."""
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +11,6 @@ from perfsuite_inference.model import SHAPES, TOLERANCES, Llama, captured
 
 # Positions beyond the context that the static cache has room for.
 _ROOM = 128
-Step = Callable[[Any, Any], Any]
 _IMPLS = ["eager_concat", "static", "graph"]
 _BLOCK = 64
 _ONE = {"batch": 1, "context": 2048}
@@ -140,7 +138,7 @@ def decode(ctx: Any, size: str, batch: int, context: int, impl: str) -> Workload
     )
 
 
-def graphed(step: Step, batch: int, position: int, device: Any) -> Step:
+def graphed(step: Any, batch: int, position: int, device: Any) -> Any:
     """Return a step as a CUDA graph's replay: each call overwrites the logits of the one before.
 
     It takes tokens [b] and positions [b], of which all rows have ``position``.
@@ -159,7 +157,7 @@ def graphed(step: Step, batch: int, position: int, device: Any) -> Step:
     return launch
 
 
-def count_kernels(launch: Callable[[], Any]) -> int:
+def count_kernels(launch: Any) -> int:
     """Return the kernels in a graph of one launch; copies and fills that are none are left out."""
     graph = capture(launch)
     handle = driver.CUgraph(graph.raw_cuda_graph())

@@ -1,6 +1,5 @@
 """Decode attention over blocks: gathered into a contiguous copy first, or read where they lie."""
 
-from collections.abc import Callable
 from typing import Any
 
 from perfsuite import Beats, Work, cuda, operator, package
@@ -102,7 +101,7 @@ paged_attention.impl(attend_gathered, name="gather")
         needs=(cuda(),),
     ),
 )
-def _triton(ctx: Any) -> Callable[..., Any]:
+def _triton(ctx: Any) -> Any:
     from perfsuite_inference.paged_triton import attend_paged
 
     return attend_paged

@@ -1,6 +1,5 @@
 """The kernel of advance.cu: work on data that was moved, and what it must come to."""
 
-from collections.abc import Callable
 from typing import Any
 
 from perfsuite import gpu
@@ -9,7 +8,7 @@ THREADS = 256
 MULTIPLIER, INCREMENT, MODULUS = 1664525, 1013904223, 2**32
 
 
-def load(ctx: Any, rounds: int) -> Callable[[Any, int], None]:
+def load(ctx: Any, rounds: int) -> Any:
     """Return ``launch(values, n)``, which steps n int32 values where they lie."""
     kernel = gpu.load(ctx, __file__, "advance", ROUNDS=rounds)
     return lambda values, n: kernel(-(-n // THREADS), THREADS, values, n)

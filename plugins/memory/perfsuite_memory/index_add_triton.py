@@ -1,7 +1,6 @@
 """Rows added by index in Triton: an atomic addition of four floats, or a list for each sum."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from collections.abc import Callable
 from typing import Any
 
 import triton
@@ -72,7 +71,7 @@ def atomics(values: Any, index: Any, out: Any) -> None:
     index_add_kernel[grid](values, index, out, count, DIM=DIM, ROWS=ADD_ROWS, num_warps=ADD_WARPS)
 
 
-def lists(head: Any, after: Any) -> Callable[[Any, Any, Any], None]:
+def lists(head: Any, after: Any) -> Any:
     """Return the launch that adds rows up; int32 scratch has a place for each sum and row."""
     sums, count = len(head), len(after)
 

@@ -1,13 +1,10 @@
 """Prefix sums, sorted keys, and the largest of many: what libraries are made for."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from perfsuite import cuda, operator, package
 from perfsuite.gpu import TRITON, Later, torch
-
-Launch = Callable[..., Any]
 
 K = 64
 # Two short kernels follow the one that looks for the largest: of 2^26 they were a seventh of it.
@@ -93,8 +90,8 @@ def _mistaken(x: Any, out: Any, *, op: str) -> Any:
 
 
 @scan_sort_topk.impl
-def _torch(ctx: Any, *, op: str) -> Launch:
-    launches: dict[str, Launch] = {
+def _torch(ctx: Any, *, op: str) -> Any:
+    launches: dict[str, Any] = {
         "scan": lambda x, out: torch.cumsum(x, 0, dtype=torch.int32, out=out),
         "sort": lambda x, out: torch.sort(x).values,
         "topk": lambda x, out: torch.topk(x, K).values,
@@ -103,7 +100,7 @@ def _torch(ctx: Any, *, op: str) -> Launch:
 
 
 @scan_sort_topk.impl(needs=[cuda(), package("cupy")])
-def _cupy(ctx: Any, *, op: str) -> Launch:
+def _cupy(ctx: Any, *, op: str) -> Any:
     cupy = Later("cupy")  # a stub-less package that few machines have
 
     def launch(x: Any, out: Any) -> None:

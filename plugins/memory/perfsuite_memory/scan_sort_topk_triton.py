@@ -1,7 +1,6 @@
 """A prefix sum in one pass, in Triton; n < 2**31."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from collections.abc import Callable
 from typing import Any
 
 import triton
@@ -105,7 +104,7 @@ def state_words(n: int) -> int:
     return 1 + -(-n // SCAN_BLOCK)
 
 
-def scan(n: int, state: Any) -> Callable[[Any, Any], None]:
+def scan(n: int, state: Any) -> Any:
     """Return the launch of an inclusive prefix sum of int32; the state is zero before the first."""
     tiles = triton.cdiv(n, SCAN_BLOCK)
 

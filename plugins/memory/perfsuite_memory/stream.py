@@ -1,13 +1,11 @@
 """The STREAM operations: what every other memory-bound case is held against."""
 
-from collections.abc import Callable
 from typing import Any
 
 import perfsuite
 from perfsuite.gpu import TRITON, Later, load, sm_count, torch
 
 stream_triton = Later("perfsuite_memory.stream_triton")
-Launch = Callable[..., Any]
 
 INPUTS = {"copy": 1, "scale": 1, "add": 2, "triad": 2, "dot": 2, "init": 0, "read": 1}
 FLOPS = {"scale": 1, "add": 1, "triad": 2, "dot": 2, "read": 1}
@@ -30,7 +28,7 @@ ONE_WAY = (256, 4)
 BLOCKS_PER_SM = 8
 # Elements the reference converts to float64 at a time.
 CHUNK = 2**24
-FORMULAS: dict[str, Launch] = {
+FORMULAS: dict[str, Any] = {
     "copy": lambda x: x,
     "scale": lambda x: x * SCALAR,
     "add": lambda x, y: x + y,
@@ -118,7 +116,7 @@ def _without_the_last(*arrays: Any, op: str) -> Any:
     return found if op in REDUCTIONS else out
 
 
-_TORCH: dict[str, Launch] = {
+_TORCH: dict[str, Any] = {
     "copy": lambda x, out: out.copy_(x),
     "scale": lambda x, out: torch.mul(x, SCALAR, out=out),
     "add": lambda x, y, out: torch.add(x, y, out=out),
@@ -142,7 +140,7 @@ def _triton(ctx: Any, *, op: str, n: int) -> Any:
 
 
 @stream.impl(needs=[perfsuite.cuda()])
-def _cuda(ctx: Any, *, op: str, n: int) -> Launch:
+def _cuda(ctx: Any, *, op: str, n: int) -> Any:
     threads, unroll = geometry(op)
     macros = {"THREADS": threads, "UNROLL": unroll, "SCALAR": f"{SCALAR}f"}
     kernel = load(ctx, __file__, f"stream_{op}", **macros)

@@ -1,7 +1,6 @@
 """The STREAM operations in Triton."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from collections.abc import Callable
 from typing import Any
 
 import triton
@@ -60,7 +59,7 @@ def tiles(n: int) -> int:
     return -(-n // BLOCK)
 
 
-def map_launch(op: str, n: int, *, scalar: float) -> Callable[..., None]:
+def map_launch(op: str, n: int, *, scalar: float) -> Any:
     """Return the launch of an element-wise operation on its inputs and output."""
 
     def launch(*arrays: Any) -> None:
@@ -71,7 +70,7 @@ def map_launch(op: str, n: int, *, scalar: float) -> Callable[..., None]:
     return launch
 
 
-def reduce_launch(op: str, n: int, *, partials: Any) -> Callable[..., None]:
+def reduce_launch(op: str, n: int, *, partials: Any) -> Any:
     """Return the launch of a reduction; ``partials`` has one place per program."""
     count = partials.numel()
 

@@ -1,7 +1,6 @@
 """The largest of many, in one pass and two short kernels, in Triton; n <= 2**28."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-from collections.abc import Callable
 from typing import Any
 
 import triton
@@ -137,7 +136,7 @@ def _take_largest(list_ptr, count, low, out_ptr, K: tl.constexpr, ALL: tl.conste
         done += found
 
 
-def top(n: int, k: int, empty: Callable[..., Any]) -> Callable[[Any, Any], None]:
+def top(n: int, k: int, empty: Any) -> Any:
     """Return the launch that writes the k largest of n float32 in falling order.
 
     ``empty(count)`` returns int32 scratch.

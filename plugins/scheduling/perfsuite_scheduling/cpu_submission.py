@@ -1,6 +1,5 @@
 """Many small operators: what issues them decides how busy the GPU is."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -77,7 +76,7 @@ def _batched(x: Any, y: Any) -> Any:
     return y
 
 
-def _launch_of(impl: str, x: Any, y: Any) -> Callable[[Any, Any], Any]:
+def _launch_of(impl: str, x: Any, y: Any) -> Any:
     if impl == "threads":
         return _threaded()
     if impl == "graph":
@@ -85,7 +84,7 @@ def _launch_of(impl: str, x: Any, y: Any) -> Callable[[Any, Any], Any]:
     return _batched if impl == "batched" else _one_by_one
 
 
-def _threaded() -> Callable[[Any, Any], Any]:
+def _threaded() -> Any:
     pool = ThreadPoolExecutor(REQUESTS)
     streams = [torch.cuda.Stream() for _ in range(REQUESTS)]
 

@@ -1,6 +1,5 @@
 """Kernels whose size the device finds out: launched by the host that asks, or by the device."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +51,7 @@ def _reads(launch: Any, x: Any, y: Any) -> dict[str, float]:
 
 @dynamic_parallelism.impl(name="host_once")
 @dynamic_parallelism.impl(name="host_each")
-def _host(ctx: Any, *, items: int, impl: str) -> Callable[[Any, Any], None]:
+def _host(ctx: Any, *, items: int, impl: str) -> Any:
     measure, child = (ctx.load_cuda(SOURCE, name, options=OPTIONS) for name in ("measure", "child"))
     counts = torch.zeros(items, dtype=torch.int32, device=ctx.place)
 
@@ -73,7 +72,7 @@ def _host(ctx: Any, *, items: int, impl: str) -> Callable[[Any, Any], None]:
 
 
 @dynamic_parallelism.impl
-def _device(ctx: Any, *, items: int) -> Callable[[Any, Any], None]:
+def _device(ctx: Any, *, items: int) -> Any:
     parent = ctx.load_cuda(SOURCE, "parent", options=LINKED)
     return lambda x, y: parent(items, THREADS, x, y)
 

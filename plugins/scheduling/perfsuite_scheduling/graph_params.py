@@ -1,7 +1,6 @@
 """Graphs for requests of all sizes: captured again, given other arguments, or padded to a few."""
 
 import ctypes
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,7 +13,6 @@ THREADS = 256
 SIZES = (1000, 60001, 3333, 12345, 777, 40007, 8191, 25001)
 BUCKETS = tuple(2**power for power in range(10, 17))
 TYPES = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_longlong)
-Serve = Callable[[Any, Any], None]
 
 
 def _work(nodes: int, impl: str) -> Work:
@@ -48,7 +46,7 @@ def graph_params(ctx: Any, nodes: int, impl: str) -> Workload:
         kernel(blocks_of(x), THREADS, x, y, len(x))
 
     start(*torch.zeros(2, 1, dtype=torch.int32, device=ctx.place))  # loaded before any capture
-    serves = {"stream": _streamed, "recapture": _recaptured, "update": _updated}
+    serves: dict[str, Any] = {"stream": _streamed, "recapture": _recaptured, "update": _updated}
     served = serves.get(impl, partial(_bucketed, ctx.place))(start, nodes)
 
     def run(x: Any, y: Any) -> None:
@@ -73,12 +71,12 @@ def blocks_of(request: Any) -> int:
     return -(-len(request) // THREADS)
 
 
-def _chain(start: Serve, nodes: int, x: Any, y: Any) -> list[Callable[[], None]]:
+def _chain(start: Any, nodes: int, x: Any, y: Any) -> list[Any]:
     """Return the launches of one request: the first reads it, the others work in place."""
     return [lambda: start(x, y), *[lambda: start(y, y)] * (nodes - 1)]
 
 
-def _streamed(start: Serve, nodes: int) -> Serve:
+def _streamed(start: Any, nodes: int) -> Any:
     def serve(x: Any, y: Any) -> None:
         for launch in _chain(start, nodes, x, y):
             launch()
@@ -86,7 +84,7 @@ def _streamed(start: Serve, nodes: int) -> Serve:
     return serve
 
 
-def _recaptured(start: Serve, nodes: int) -> Serve:
+def _recaptured(start: Any, nodes: int) -> Any:
     side = torch.cuda.Stream()
 
     def serve(x: Any, y: Any) -> None:
@@ -101,7 +99,7 @@ def _recaptured(start: Serve, nodes: int) -> Serve:
     return serve
 
 
-def _updated(start: Serve, nodes: int) -> Serve:
+def _updated(start: Any, nodes: int) -> Any:
     graph = driver_graph.Graph()
 
     def serve(x: Any, y: Any) -> None:
@@ -118,7 +116,7 @@ def _updated(start: Serve, nodes: int) -> Serve:
     return serve
 
 
-def _bucketed(place: str, start: Serve, nodes: int) -> Serve:
+def _bucketed(place: str, start: Any, nodes: int) -> Any:
     rooms = {}
     for size in BUCKETS:
         x, y = torch.zeros(2, size, dtype=torch.int32, device=place)

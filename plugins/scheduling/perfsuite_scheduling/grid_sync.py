@@ -38,7 +38,7 @@ grid_sync.wrong(smoothing.smooth_apart)
 
 
 @grid_sync.impl
-def _relaunch(ctx: Any, *, steps: int, blocks: int) -> smoothing.Launch:
+def _relaunch(ctx: Any, *, steps: int, blocks: int) -> Any:
     return smoothing.load_chain(ctx, steps, blocks=blocks)
 
 
@@ -62,7 +62,7 @@ def _relaunch(ctx: Any, *, steps: int, blocks: int) -> smoothing.Launch:
         ),
     ]
 )
-def _atomic(ctx: Any, *, steps: int, blocks: int, impl: str) -> smoothing.Launch:
+def _atomic(ctx: Any, *, steps: int, blocks: int, impl: str) -> Any:
     return smoothing.load_resident(ctx, steps, blocks=blocks, name=FUNCTIONS[impl])
 
 

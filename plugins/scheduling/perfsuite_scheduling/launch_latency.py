@@ -1,6 +1,5 @@
 """What it takes to start a kernel: through a torch operator, Triton's launcher and cuda.core."""
 
-from collections.abc import Callable
 from typing import Any
 
 from perfsuite import KERNELS, Regime, cuda, operator, package
@@ -11,7 +10,6 @@ from perfsuite.gpu import TRITON, Later, load, torch
 FUNCTIONS = {"cuda": "add_one", "cuda_5": "add_one_5", "cuda_19": "add_one_19"}
 _NUMBERS = {"cuda": (), "cuda_5": (1, -1, 1), "cuda_19": (1, *(-1, 1) * 8)}
 python = Later("perfsuite_scheduling.launch_latency_python")
-Launch = Callable[[Any, Any], None]
 
 
 @operator(
@@ -50,7 +48,7 @@ def _sum_on_host(x: Any, y: Any, *, burst: int) -> Any:
 launch_latency.wrong(lambda x, y, *, burst: _sum_on_host(x, y, burst=burst - 1))
 
 
-def _in_a_row(add: Launch, burst: int) -> Launch:
+def _in_a_row(add: Any, burst: int) -> Any:
     def launch(x: Any, y: Any) -> None:
         add(x, y)
         for _ in range(burst - 1):
@@ -60,16 +58,16 @@ def _in_a_row(add: Launch, burst: int) -> Launch:
 
 
 @launch_latency.impl
-def _torch(ctx: Any, *, burst: int) -> Launch:
+def _torch(ctx: Any, *, burst: int) -> Any:
     return _in_a_row(lambda source, target: torch.add(source, 1, out=target), burst)
 
 
 @launch_latency.impl(needs=TRITON)
-def _triton(ctx: Any, *, burst: int) -> Launch:
+def _triton(ctx: Any, *, burst: int) -> Any:
     return _in_a_row(Later("perfsuite_scheduling.launch_latency_triton").add_one, burst)
 
 
-def _cuda(ctx: Any, *, burst: int, impl: str) -> Launch:
+def _cuda(ctx: Any, *, burst: int, impl: str) -> Any:
     kernel, numbers = load(ctx, __file__, FUNCTIONS[impl]), _NUMBERS[impl]
     return _in_a_row(lambda source, target: kernel(1, 1, source, target, *numbers), burst)
 
@@ -81,10 +79,10 @@ for _name in FUNCTIONS:
 
 
 @launch_latency.impl(needs=[cuda(), package("numba_cuda")], tier="full")
-def _numba(ctx: Any, *, burst: int) -> Launch:
+def _numba(ctx: Any, *, burst: int) -> Any:
     return _in_a_row(python.numba_add(), burst)
 
 
 @launch_latency.impl(needs=[cuda(), package("cupy")], tier="full")
-def _cupy(ctx: Any, *, burst: int) -> Launch:
+def _cupy(ctx: Any, *, burst: int) -> Any:
     return _in_a_row(python.cupy_add(), burst)

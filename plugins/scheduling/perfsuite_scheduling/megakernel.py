@@ -1,7 +1,6 @@
 """One decode layer for one token: operator by operator, from a graph, or as one kernel."""
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -96,7 +95,7 @@ def turn_of(position: int, place: str) -> Any:
     return torch.cat((angles.cos(), angles.sin())).float().to(place)
 
 
-def _persistent(ctx: Any, context: int, turn: Any) -> Callable[..., None]:
+def _persistent(ctx: Any, context: int, turn: Any) -> Any:
     blocks = sm_count()
     # One block an SM: all are on the GPU at once.
     macros = {"BLOCKS": blocks, "CONTEXT": context, "SCRATCH_BYTES": SCRATCH_BYTES}

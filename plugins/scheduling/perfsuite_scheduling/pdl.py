@@ -38,7 +38,7 @@ pdl.wrong(lambda x, y, *, steps: smoothing.smooth(x, steps - 1))
 
 
 @pdl.impl
-def _plain(ctx: Any, *, steps: int, impl: str) -> smoothing.Launch:
+def _plain(ctx: Any, *, steps: int, impl: str) -> Any:
     chain = Later("perfsuite_scheduling.pdl_triton").chain
     scratch = torch.empty(smoothing.N, device=ctx.place)
     return lambda x, y: chain(x, y, scratch, steps=steps, early=impl == "early")

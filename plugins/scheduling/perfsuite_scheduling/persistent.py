@@ -48,7 +48,7 @@ persistent.wrong(smoothing.smooth_apart)
 
 
 @persistent.impl
-def _relaunch(ctx: Any, *, steps: int) -> smoothing.Launch:
+def _relaunch(ctx: Any, *, steps: int) -> Any:
     return smoothing.load_chain(ctx, steps)
 
 
@@ -75,5 +75,5 @@ persistent.impl(
         name="one_kernel",
     )
 )
-def _persistent(ctx: Any, *, steps: int) -> smoothing.Launch:
+def _persistent(ctx: Any, *, steps: int) -> Any:
     return smoothing.load_resident(ctx, steps)

@@ -1,12 +1,9 @@
 """A chain of small dependent steps, which several cases run: smoothing 8192 values on a ring."""
 
-from collections.abc import Callable
 from typing import Any
 
 from perfsuite import Work, capture
 from perfsuite.gpu import load, torch
-
-Launch = Callable[[Any, Any], None]
 
 # A step reads 32 KiB and writes 32 KiB: the smallest working set of gpu-benches' small kernels.
 N = 8192
@@ -35,7 +32,7 @@ def load_step(ctx: Any, name: str = "step", *, blocks: int = BLOCKS) -> Any:
     return load(ctx, __file__, name, N=N, THREADS=N // blocks)
 
 
-def load_chain(ctx: Any, steps: int, *, blocks: int = BLOCKS) -> Launch:
+def load_chain(ctx: Any, steps: int, *, blocks: int = BLOCKS) -> Any:
     """Return ``chain(x, y)``: one kernel a step, the last of which writes y."""
     step = load_step(ctx, blocks=blocks)
     scratch = torch.empty(N, device=ctx.place)
@@ -50,7 +47,7 @@ def load_chain(ctx: Any, steps: int, *, blocks: int = BLOCKS) -> Launch:
     return chain
 
 
-def load_resident(ctx: Any, steps: int, *, blocks: int = BLOCKS, name: str = "steps") -> Launch:
+def load_resident(ctx: Any, steps: int, *, blocks: int = BLOCKS, name: str = "steps") -> Any:
     """Return ``run(x, y)``: one kernel whose blocks meet at a barrier after each step."""
     kernel = load_step(ctx, name, blocks=blocks)
     scratch = torch.empty(N, device=ctx.place)
@@ -58,7 +55,7 @@ def load_resident(ctx: Any, steps: int, *, blocks: int = BLOCKS, name: str = "st
     return lambda x, y: kernel(blocks, N // blocks, x, y, scratch, arrivals, steps)
 
 
-def captured(run: Callable[[Any, Any], Any], x: Any, y: Any) -> Callable[[Any, Any], Any]:
+def captured(run: Any, x: Any, y: Any) -> Any:
     """Return the replay of ``run(x, y)``: a graph reads and writes these tensors alone."""
     graph = capture(lambda: run(x, y))
     graph.instantiate()

@@ -1,6 +1,5 @@
 """Independent small kernels: one after another on one stream, or each on its own."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,9 @@ ROUNDS = 4096
 _N = BLOCKS * THREADS
 
 
-def load_advance(ctx: Any, rounds: int, threads: int = THREADS) -> Callable[..., None]:
+def load_advance(ctx: Any, rounds: int, threads: int = THREADS) -> Any:
     """Return the kernel that takes so many rounds of each value."""
-    kernel: Callable[..., None] = load(ctx, __file__, "advance", THREADS=threads, ROUNDS=rounds)
+    kernel: Any = load(ctx, __file__, "advance", THREADS=threads, ROUNDS=rounds)
     return kernel
 
 
@@ -54,7 +53,7 @@ def _without_last(x: Any, y: Any) -> None:
 
 
 @streams.impl
-def _one(ctx: Any) -> Callable[[Any, Any], None]:
+def _one(ctx: Any) -> Any:
     kernel = load_advance(ctx, ROUNDS)
 
     def run(x: Any, y: Any) -> None:
@@ -75,7 +74,7 @@ def _one(ctx: Any) -> Callable[[Any, Any], None]:
         name="streams_overlap",
     )
 )
-def _many(ctx: Any, *, kernels: int) -> Callable[[Any, Any], None]:
+def _many(ctx: Any, *, kernels: int) -> Any:
     kernel = load_advance(ctx, ROUNDS)
     beside = [torch.cuda.Stream() for _ in range(kernels)]
 

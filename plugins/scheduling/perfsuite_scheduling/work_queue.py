@@ -1,6 +1,5 @@
 """Items of unequal length: split beforehand, taken from a queue, or left to the GPU's scheduler."""
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -18,7 +17,6 @@ FUNCTIONS = {
     "queue": "atomic_queue",
     "sorted": "sorted_queue",
 }
-Launch = Callable[[Any, Any, Any], None]
 # The longest item takes 64 times the shortest, and 12 times the mean.
 LEAST_ROUNDS = 32
 MOST_ROUNDS = 2048
@@ -82,7 +80,7 @@ def _without_last(rounds: Any, x: Any, y: Any) -> None:
 
 
 @work_queue.impl
-def _static(ctx: Any, *, impl: str) -> Launch:
+def _static(ctx: Any, *, impl: str) -> Any:
     kernel = load(ctx, __file__, FUNCTIONS[impl], THREADS=THREADS, ITEMS=ITEMS)
     grid = ITEMS if impl == "blocks" else BLOCKS_PER_SM * sm_count()
     return lambda rounds, x, y: kernel(grid, THREADS, rounds, x, y)
@@ -113,7 +111,7 @@ work_queue.impl(
         needs=(cuda(),),
     )
 )
-def _queue(ctx: Any, *, impl: str) -> Launch:
+def _queue(ctx: Any, *, impl: str) -> Any:
     kernel = load(ctx, __file__, FUNCTIONS[impl], THREADS=THREADS, ITEMS=ITEMS)
     grid = BLOCKS_PER_SM * sm_count()
     # Zero once: the last block of each launch leaves the queue as the next one needs it.
