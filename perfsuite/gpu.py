@@ -57,13 +57,8 @@ def declared_in(package: str, modules: str) -> list[Any]:
 
 
 # torch's names of the words that ids have.
-DTYPES = {
-    "bf16": "bfloat16",
-    "fp16": "float16",
-    "fp32": "float32",
-    "tf32": "float32",
-    "fp64": "float64",
-}
+DTYPES = {f"fp{bits}": f"float{bits}" for bits in (16, 32, 64)}
+DTYPES |= {"bf16": "bfloat16", "tf32": "float32"}
 
 
 def properties(place: Any = 0) -> Any:
@@ -123,3 +118,16 @@ def matmul64(a: Any, b: Any, *, rows: int = 2048) -> Any:
     """Return a @ b in float64, ``rows`` of a at a time so that only b is held twice."""
     wide = b.double()
     return by_rows(lambda part: torch.mm(part, wide), a, rows)
+
+
+def tensor_map(matrix: Any, rows: int) -> Any:
+    """Return TMA's map of a row-major bf16 matrix in boxes of ``rows`` x 64, swizzled 128 bytes.
+
+    The launch takes it by value, so a captured graph keeps its own copy.
+    """
+    kinds = Later("cuda.core._tensor_map")  # its enumerations have no public name yet
+    # As 16-bit integers: numpy, whose names of dtypes the view speaks, has no bf16.
+    made, whole = Later("cuda.core.utils").StridedMemoryView, matrix.view(torch.uint16)
+    how = kinds.TensorMapSwizzle.SWIZZLE_128B, kinds.TensorMapL2Promotion.L2_256B
+    view = made.from_any_interface(whole, stream_ptr=-1)
+    return view.as_tensor_map((rows, 64), swizzle=how[0], l2_promotion=how[1])

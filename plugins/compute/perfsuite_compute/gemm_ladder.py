@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from perfsuite import Beats, arch, cuda, operator
-from perfsuite.gpu import matmul64, sm_count, torch
+from perfsuite.gpu import matmul64, sm_count, tensor_map, torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,6 @@ RUNGS = {
         "gemm_wgmma.cu", "gemm_wgmma", 128, (384,), 4 * 3 * 2**14 + 1024, 256, boxes=(128, 64)
     ),
 }
-BOX_COLUMNS = 64  # 128 bytes: what TMA swizzles
 _BEATS = {
     "register": Beats(
         "shared",
@@ -135,7 +134,7 @@ def _rung(ctx: Any, *, impl: str) -> Any:
         grid, operands = rung.grid(m, n), (a, b)
         if rung.boxes:
             grid = (min(blocks, *grid),)
-            operands = tuple(map(_tensor_map, operands, rung.boxes))
+            operands = tuple(map(tensor_map, operands, rung.boxes))
         sizes = (m, n, a.shape[1])
         kernel(grid, rung.threads, *operands, c, *sizes, shared_bytes=rung.shared_bytes)
 
@@ -145,18 +144,3 @@ def _rung(ctx: Any, *, impl: str) -> Any:
 for _name, _each in RUNGS.items():
     _needs = (arch("sm_90"),) if _each.boxes else ()
     gemm_ladder.impl(_rung, name=_name, needs=_needs, beats=_BEATS.get(_name, ()))
-
-
-def _tensor_map(matrix: Any, rows: int) -> Any:
-    """Return TMA's map of a row-major bf16 matrix in boxes of ``rows`` x 64, swizzled 128 bytes."""
-    # The enumerations of the public as_tensor_map have no public name yet.
-    from cuda.core._tensor_map import TensorMapL2Promotion, TensorMapSwizzle
-    from cuda.core.utils import StridedMemoryView
-
-    # As 16-bit integers: numpy, whose names of dtypes the view speaks, has no bf16.
-    view = StridedMemoryView.from_any_interface(matrix.view(torch.uint16), stream_ptr=-1)
-    return view.as_tensor_map(
-        (rows, BOX_COLUMNS),
-        swizzle=TensorMapSwizzle.SWIZZLE_128B,
-        l2_promotion=TensorMapL2Promotion.L2_256B,
-    )
