@@ -114,6 +114,11 @@ def by_rows(formula: Callable[[Any], Any], x: Any, rows: int = 1024) -> Any:
     return out
 
 
+def mm(a: Any, b: Any, out: Any) -> None:
+    """Write a @ b by torch, that is, by cuBLAS on a GPU: what kernels are held against."""
+    torch.mm(a, b, out=out)
+
+
 def matmul64(a: Any, b: Any, *, rows: int = 2048) -> Any:
     """Return a @ b in float64, ``rows`` of a at a time so that only b is held twice."""
     wide = b.double()

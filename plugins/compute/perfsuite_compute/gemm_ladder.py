@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from perfsuite import Beats, arch, cuda, operator
-from perfsuite.gpu import matmul64, sm_count, tensor_map, torch
+from perfsuite.gpu import matmul64, mm, sm_count, tensor_map
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +119,7 @@ gemm_ladder.reference(lambda a, b, c: matmul64(a, b))
 gemm_ladder.wrong(lambda a, b, c: a[:, :-64] @ b[:-64])
 
 
-@gemm_ladder.impl
-def _torch(a: Any, b: Any, c: Any) -> None:
-    torch.mm(a, b, out=c)
+gemm_ladder.impl(mm, name="torch")
 
 
 def _rung(ctx: Any, *, impl: str) -> Any:

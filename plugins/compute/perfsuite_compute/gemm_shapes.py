@@ -3,7 +3,7 @@
 from typing import Any
 
 from perfsuite import Claim, arch, cuda, operator, package
-from perfsuite.gpu import Later, matmul64, sm_count, torch
+from perfsuite.gpu import Later, matmul64, mm, sm_count, torch
 
 _OWN = [arch("sm_90+"), cuda(), package("triton")]
 
@@ -65,9 +65,7 @@ def _without_shared(a: Any, b: Any, c: Any, *, k: int) -> None:
     c[:, -128:] = a[:, : k // 2] @ b[: k // 2, -128:]
 
 
-@gemm_shapes.impl
-def _torch(a: Any, b: Any, c: Any) -> None:
-    torch.mm(a, b, out=c)
+gemm_shapes.impl(mm, name="torch")
 
 
 @gemm_shapes.impl(needs=_OWN, name="tiles")

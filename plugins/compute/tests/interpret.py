@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from kernel_codes import report
 from perfsuite_compute import (
+    attention,
     attention_mask,
-    attention_triton,
     cross_entropy,
     gemm_triton,
     gqa_mla,
@@ -27,7 +27,7 @@ from perfsuite_compute import (
     softmax_triton,
     ssm_scan,
     stream_k_triton,
-    vecadd_tile_triton,
+    vecadd_tile,
 )
 
 from perfsuite.devices.protocol import open_device
@@ -48,25 +48,35 @@ FUSED: list[tuple[Any, dict[str, tuple[Any, ...]]]] = [
     (gqa_mla.gqa_mla, {"kind": ("mha",), "b": (1,), "s": (65,)}),
     (gqa_mla.gqa_mla, {"kind": ("gqa", "mla"), "b": (1,), "s": (65, 200)}),
     (ssm_scan.ssm_scan, {"b": (2,), "h": (2,), "s": (129, 256, 1000)}),
+    (vecadd_tile.vecadd_tile, {"op": ("add",), "n": (3, 1000, 2051)}),
+    (vecadd_tile.vecadd_tile, {"op": ("rowsum", "matmul"), "n": (64, 128)}),
+]
+# On tensor cores.
+HALF: list[tuple[Any, dict[str, tuple[Any, ...]]]] = [
+    (
+        attention.attention,
+        {"b": (2,), "h": (3,), "s": (128, 200, 257), "d": (32,), "causal": (False, True)},
+    ),
 ]
 
 
-def normal(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
-    return torch.randn(*shape, dtype=dtype)
+def normal(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float16)
 
 
-def room(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
-    return torch.full(shape, math.nan, dtype=dtype)
+def room(*shape: int) -> torch.Tensor:
+    return torch.full(shape, math.nan, dtype=torch.float16)
 
 
-def fused() -> None:
+def cases() -> None:
     device = open_device("cpu")
-    for case, axes in FUSED:
-        for values in itertools.product(*axes.values()):
-            bound = dict(zip(axes, values, strict=True))
-            workload = case.build(device.context(1), impl="triton", dtype="fp32", **bound)
-            error = check(device, workload, seed=1).known_error
-            report(f"fused {case.name} {values}", error)
+    for table, dtype, word in ((FUSED, "fp32", "fused"), (HALF, "fp16", "half")):
+        for case, axes in table:
+            for values in itertools.product(*axes.values()):
+                bound = dict(zip(axes, values, strict=True))
+                workload = case.build(device.context(1), impl="triton", dtype=dtype, **bound)
+                error = check(device, workload, seed=1).known_error
+                report(f"{word} {case.name} {values}", error)
 
 
 def products() -> None:
@@ -109,17 +119,15 @@ def skinny() -> None:
 
 
 def rows() -> None:
-    single, half = torch.float32, torch.float16
-    for count, cols, dtype in (
-        *((3, 64, single), (9, 1001, single), (9, 1001, half), (3, 5, single), (3, 8191, single)),
-        (5, 32768, half),
-    ):
-        x, y = normal(count, cols, dtype=dtype) + 100, room(count, cols, dtype=dtype)
-        softmax_triton.softmax(x, y)
-        report(f"softmax {count} {cols} {dtype}", y, x.double().softmax(1))
+    sizes = ((3, 64), (9, 1001), (3, 5), (3, 8191))
+    given = [normal(*size).float() for size in sizes] + [normal(9, 1001), normal(5, 32768)]
+    for x in given:
+        y = torch.full_like(x, math.nan)
+        softmax_triton.softmax(x + 100, y)
+        report(f"softmax {tuple(x.shape)} {x.dtype}", y, (x + 100).double().softmax(1))
     for to, kind in (("fp8", torch.float8_e4m3fn), ("int8", torch.int8)):
         for count, cols in ((1, 64), (3, 1000), (5, 7168)):
-            x, scale = (3 * torch.randn(count, cols)).bfloat16(), room(count, dtype=single)
+            x, scale = (3 * torch.randn(count, cols)).bfloat16(), torch.full((count,), math.nan)
             codes = torch.full((count, cols), 127, dtype=torch.uint8)
             most = {"fp8": 448.0, "int8": 127.0}[to]
             inverse = quantize_cast.inverse_of(most)
@@ -129,33 +137,7 @@ def rows() -> None:
             report(f"{to} {count} {cols} scales", scale, scales.double())
 
 
-def attentions() -> None:
-    for s, causal in itertools.product((128, 200, 257), (False, True)):
-        q, k, v = (normal(2, 3, s, 32) for _ in range(3))
-        out = room(2, 3, s, 32)
-        attention_triton.attention(q, k, v, out, causal=causal)
-        scores = q.double() @ k.double().mT / math.sqrt(32)
-        if causal:
-            scores.masked_fill_(torch.ones(s, s, dtype=torch.bool).triu(1), -math.inf)
-        report(f"attention {s} {causal}", out, scores.softmax(-1) @ v.double())
-
-
-def tutorial() -> None:
-    single = torch.float32
-    for n in (1, 1000, 2051):
-        x, y, out = torch.randn(n), torch.randn(n), room(n, dtype=single)
-        vecadd_tile_triton.add(x, y, out)
-        report(f"add {n}", out, x.double() + y.double())
-    x, out = torch.randn(10, 256), room(10, dtype=single)
-    vecadd_tile_triton.rowsum(x, out)
-    report("rowsum", out, x.double().sum(1))
-    for n in (64, 128):
-        a, b, c = torch.randn(n, n), torch.randn(n, n), room(n, n, dtype=single)
-        vecadd_tile_triton.matmul(a, b, c)
-        report(f"matmul {n}", c, a.double() @ b.double())
-
-
 if __name__ == "__main__":
     torch.manual_seed(1)
-    for part in (fused, products, skinny, rows, attentions, tutorial):
+    for part in (cases, products, skinny, rows):
         part()

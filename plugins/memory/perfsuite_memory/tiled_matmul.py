@@ -3,7 +3,7 @@
 from typing import Any
 
 from perfsuite import Beats, arch, cuda, operator
-from perfsuite.gpu import TRITON, Later, load, torch
+from perfsuite.gpu import TRITON, Later, load, mm
 
 kernels = Later("perfsuite_memory.tiled_matmul_triton")
 BOEHM = "Boehm, How to Optimize a CUDA Matmul Kernel for cuBLAS-like Performance, 2022"
@@ -50,9 +50,7 @@ def _without_the_last_step(a: Any, b: Any, out: Any, *, n: int) -> Any:
     return a[:, :k] @ b[:k]
 
 
-@tiled_matmul.impl
-def _torch(a: Any, b: Any, out: Any) -> None:
-    torch.mm(a, b, out=out)
+tiled_matmul.impl(mm, name="torch")
 
 
 def _tiled(ctx: Any, *, n: int, impl: str) -> Any:
