@@ -6,9 +6,7 @@
 extern "C" __global__ void gemm_naive(const float* a, const float* b, float* c) {
     const int column = blockIdx.x * blockDim.x + threadIdx.x;
     const int row = blockIdx.y * blockDim.y + threadIdx.y;
-    if (row >= SIZE_M || column >= SIZE_N) {
-        return;
-    }
+    if (row >= SIZE_M || column >= SIZE_N) return;
     float sum = 0.0f;
     for (int i = 0; i < SIZE_K; ++i) {
         sum += a[row * SIZE_K + i] * b[i * SIZE_N + column];
@@ -86,9 +84,7 @@ gemm_tiled(const float* a, const float* b, float* c) {
             #pragma unroll
             for (int y = 0; y < OWN; ++y) {
                 #pragma unroll
-                for (int x = 0; x < OWN; ++x) {
-                    sums[y][x] += left[y] * right[x];
-                }
+                for (int x = 0; x < OWN; ++x) sums[y][x] += left[y] * right[x];
             }
         }
         if (more) {

@@ -70,9 +70,7 @@ __device__ void copy_tile(const TensorMap& a, const TensorMap& b, Ring& ring, Ti
 }
 
 __device__ void release(const Ring& ring, unsigned slot) {
-    if (threadIdx.x % 32 == 0) {
-        barrier_arrive(ring.empty + slot * 8);
-    }
+    if (threadIdx.x % 32 == 0) barrier_arrive(ring.empty + slot * 8);
 }
 
 // A warpgroup's 64 x 256: one step's multiplications are under way while the next are issued.
@@ -92,9 +90,7 @@ __device__ void multiply_tile(float (&sums)[SUMS], Ring& ring, int warpgroup, in
         asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
         // Until those of the step before have ended.
         await_multiplications<1>();
-        if (step > 0) {
-            release(ring, before);
-        }
+        if (step > 0) release(ring, before);
         before = ring.slot;
     }
     await_multiplications<0>();
@@ -110,9 +106,7 @@ __device__ void store(const float (&sums)[SUMS], unsigned short* c, Tile tile, i
     for (int i = 0; i < SUMS / 4; ++i) {
         const int column = tile.column + i * 8 + lane % 4 * 2;
         unsigned short* to = c + (long long)row * n + column;
-        if (column < n && row < m) {
-            store_pair(to, sums[4 * i], sums[4 * i + 1]);
-        }
+        if (column < n && row < m) store_pair(to, sums[4 * i], sums[4 * i + 1]);
         if (column < n && row + 8 < m) {
             store_pair(to + 8LL * n, sums[4 * i + 2], sums[4 * i + 3]);
         }

@@ -55,9 +55,8 @@ __device__ void store_square(const float (&sums)[8], float* own, bf16* c, int ro
     __syncwarp();  // the next square overwrites this one
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
-gemm_wmma(const bf16* a, const bf16* b, bf16* c, long long size_m, long long size_n,
-          long long size_k) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2) gemm_wmma(
+    const bf16* a, const bf16* b, bf16* c, long long size_m, long long size_n, long long size_k) {
     __shared__ __align__(32) bf16 tile_a[TILE * PITCH_A];
     __shared__ __align__(32) bf16 tile_b[DEEP * PITCH_B];
     __shared__ __align__(32) float squares[THREADS / 32][16 * PITCH_C];
@@ -101,9 +100,7 @@ gemm_wmma(const bf16* a, const bf16* b, bf16* c, long long size_m, long long siz
                 unsigned own_b[4];  // one at a time: all four take registers that spill
                 load_b(own_b, base_b + (part * PITCH_B + x * 16) * 2);
                 #pragma unroll
-                for (int y = 0; y < DOWN; ++y) {
-                    multiply(sums[y][x], own_a[y], own_b);
-                }
+                for (int y = 0; y < DOWN; ++y) multiply(sums[y][x], own_a[y], own_b);
             }
         }
         __syncthreads();

@@ -22,9 +22,7 @@ fma_chains(const float* x, float* y, long long size) {
         #pragma unroll
         for (int chain = 0; chain < CHAINS; ++chain) {
             const int at = first + chain * threads;
-            if (at < n) {
-                y[at] = value[chain];
-            }
+            if (at < n) y[at] = value[chain];
         }
     }
 }

@@ -45,9 +45,7 @@ __device__ float median_around(const float* x, long long at, long long n) {
     const long long first = at / WINDOW * WINDOW;
     float value[WINDOW];
     #pragma unroll
-    for (int i = 0; i < WINDOW; ++i) {
-        value[i] = x[min(first + i, n - 1)];
-    }
+    for (int i = 0; i < WINDOW; ++i) value[i] = x[min(first + i, n - 1)];
     #pragma unroll
     for (int size = 2; size <= WINDOW; size *= 2) {
         #pragma unroll
@@ -71,9 +69,7 @@ __device__ float median_around(const float* x, long long at, long long n) {
 extern "C" __global__ void __launch_bounds__(THREADS, LEAST_BLOCKS)
 scale_or_median(const float* x, float* y, long long n) {
     const long long at = 2 * ((long long)blockIdx.x * THREADS + threadIdx.x);
-    if (at >= n) {
-        return;
-    }
+    if (at >= n) return;
     const bool whole = at + 1 < n;
     float2 pair = whole ? *reinterpret_cast<const float2*>(x + at) : make_float2(x[at], 0.0f);
     if (fmaxf(fabsf(pair.x), fabsf(pair.y)) > USUAL) {

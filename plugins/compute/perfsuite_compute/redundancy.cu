@@ -56,16 +56,12 @@ rotate_hoisted(const float4* __restrict__ x, float4* __restrict__ y, long long t
     const int quad = at % QUADS;
     const int token = at / (QUADS * SPLITS);
     const int begin = at / QUADS % SPLITS * EACH;
-    if (token >= (int)tokens) {
-        return;
-    }
+    if (token >= (int)tokens) return;
     const int first = (token * HEADS + begin) * QUADS + quad;
     float4 found[EACH];
     #pragma unroll
     for (int i = 0; i < EACH; ++i) {
-        if (HEADS % EACH == 0 || begin + i < HEADS) {
-            found[i] = x[first + i * QUADS];
-        }
+        if (HEADS % EACH == 0 || begin + i < HEADS) found[i] = x[first + i * QUADS];
     }
     const float2 low = angle_of<false>(token, quad * 2);
     const float2 high = angle_of<false>(token, quad * 2 + 1);

@@ -68,9 +68,7 @@ __device__ Running merge_lanes(Running mine) {
 __device__ Running merge_block(Running mine) {
     __shared__ Running of_warp[32];
     mine = merge_lanes(mine);
-    if (threadIdx.x % 32 == 0) {
-        of_warp[threadIdx.x / 32] = mine;
-    }
+    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = mine;
     __syncthreads();
     const int lane = threadIdx.x % 32;
     return merge_lanes(lane < WARPS ? of_warp[lane] : Running{LOWEST, 0.0f});
@@ -132,7 +130,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) softmax_rows(const Element
             out[at] = held[i].bits;
         }
     }
-    if (has_edge) {
-        y[start + edge_at] = narrow(power(edge, row.peak) * scale);
-    }
+    if (has_edge) y[start + edge_at] = narrow(power(edge, row.peak) * scale);
 }

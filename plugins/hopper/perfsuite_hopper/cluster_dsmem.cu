@@ -33,9 +33,7 @@ __device__ void cluster_sync() {
 extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS)
 count_cluster(const int4* values, int* counts, long long size) {
     __shared__ int own[OWN];
-    for (int i = threadIdx.x; i < OWN; i += THREADS) {
-        own[i] = 0;
-    }
+    for (int i = threadIdx.x; i < OWN; i += THREADS) own[i] = 0;
     cluster_sync();
 
     const unsigned base = (unsigned)__cvta_generic_to_shared(own);

@@ -88,9 +88,7 @@ gemm_mma_sync(const unsigned short* a, const unsigned short* b, unsigned short* 
     };
 
     float sums[DOWN][ACROSS][4] = {};
-    for (int step = 0; step < SLOTS - 1; ++step) {
-        fill(step);
-    }
+    for (int step = 0; step < SLOTS - 1; ++step) fill(step);
     for (int step = 0; step < steps; ++step) {
         wait_groups<SLOTS - 2>();
         __syncthreads();  // this step's slot is filled, and the one before was read by all

@@ -12,15 +12,11 @@ copy_vectors(const uint4* x, uint4* y, long long bytes) {
     uint4 held[UNROLL];
     #pragma unroll
     for (int i = 0; i < UNROLL; ++i) {
-        if (start + i * THREADS < count) {
-            held[i] = x[start + i * THREADS];
-        }
+        if (start + i * THREADS < count) held[i] = x[start + i * THREADS];
     }
     #pragma unroll
     for (int i = 0; i < UNROLL; ++i) {
-        if (start + i * THREADS < count) {
-            y[start + i * THREADS] = held[i];
-        }
+        if (start + i * THREADS < count) y[start + i * THREADS] = held[i];
     }
 }
 
@@ -43,9 +39,7 @@ copy_async(const uint4* x, uint4* y, long long bytes) {
         asm volatile("cp.async.commit_group;" ::: "memory");  // an empty one keeps the count
     };
 
-    for (int slot = 0; slot < SLOTS - 1; ++slot) {
-        load(first + slot * stride, slot);
-    }
+    for (int slot = 0; slot < SLOTS - 1; ++slot) load(first + slot * stride, slot);
     int slot = 0;
     for (long long at = first; at < count; at += stride) {
         load(at + (SLOTS - 1) * stride, (slot + SLOTS - 1) % SLOTS);
@@ -75,14 +69,10 @@ __device__ void store_chunk(unsigned char* to, unsigned from, unsigned bytes) {
 extern "C" __global__ void copy_bulk(const unsigned char* x, unsigned char* y, long long bytes) {
     extern __shared__ uint4 shared[];
     __shared__ alignas(8) unsigned long long full[SLOTS];
-    if (threadIdx.x != 0) {
-        return;
-    }
+    if (threadIdx.x != 0) return;
     const unsigned slots = (shared_address(shared) + 127) / 128 * 128;
     const unsigned full_0 = shared_address(full);
-    for (int slot = 0; slot < SLOTS; ++slot) {
-        barrier_init(full_0 + slot * 8, 1);
-    }
+    for (int slot = 0; slot < SLOTS; ++slot) barrier_init(full_0 + slot * 8, 1);
     barriers_ready();
 
     const long long first = (long long)blockIdx.x * CHUNK;

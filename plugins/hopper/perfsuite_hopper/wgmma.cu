@@ -68,9 +68,7 @@ __device__ void store(const float (&sums)[SUMS], unsigned short* c, Tile tile, i
     for (int i = 0; i < SUMS / 4; ++i) {
         const int at = column + i * 8;
         unsigned short* to = c + (long long)row * n + at;
-        if (at < n && row < m) {
-            store_pair(to, sums[4 * i], sums[4 * i + 1]);
-        }
+        if (at < n && row < m) store_pair(to, sums[4 * i], sums[4 * i + 1]);
         if (at < n && row + 8 < m) {
             store_pair(to + 8LL * n, sums[4 * i + 2], sums[4 * i + 3]);
         }
@@ -101,9 +99,7 @@ __device__ void copy_tiles(const Job& job) {
 }
 
 __device__ void release(const Job& job, unsigned slot) {
-    if (threadIdx.x % 32 == 0) {
-        barrier_arrive(job.empty + slot * 8);
-    }
+    if (threadIdx.x % 32 == 0) barrier_arrive(job.empty + slot * 8);
 }
 
 #endif
@@ -118,15 +114,11 @@ __device__ void multiply_tile(const Job& job, Tile tile, Place<SLOTS>& place, in
         multiply_slot(sums, from + warpgroup * (BYTES_A / MULTIPLIERS), from + BYTES_A, step == 0);
         await_multiplications<1>();  // those of the step before have ended
 #if SPECIALIZED
-        if (step > 0) {
-            release(job, before);
-        }
+        if (step > 0) release(job, before);
 #else
         if (step > 0 && step - 1 + SLOTS < job.steps) {
             __syncthreads();  // in both warpgroups
-            if (threadIdx.x == 0) {
-                fill(job, before, tile, step - 1 + SLOTS);
-            }
+            if (threadIdx.x == 0) fill(job, before, tile, step - 1 + SLOTS);
             __syncwarp();
         }
 #endif
@@ -166,9 +158,7 @@ gemm_wgmma(const __grid_constant__ TensorMap map_a, const __grid_constant__ Tens
     // 128 x 40 + 256 x 232 registers are what 384 x 168 are.
     if (warpgroup == MULTIPLIERS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (threadIdx.x == MULTIPLIERS * WARPGROUP) {
-            copy_tiles(job);
-        }
+        if (threadIdx.x == MULTIPLIERS * WARPGROUP) copy_tiles(job);
         return;
     }
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");

@@ -26,9 +26,8 @@ __device__ __forceinline__ float4 filter(const float4* row) {
 }
 
 // What one writes first: load, wait, compute, wait, load the next.
-extern "C" __global__ __launch_bounds__(THREADS) void filter_sync(const float4* __restrict__ in,
-                                                                  float4* __restrict__ out,
-                                                                  long long rows) {
+extern "C" __global__ __launch_bounds__(THREADS) void filter_sync(
+    const float4* __restrict__ in, float4* __restrict__ out, long long rows) {
     __shared__ float4 row[THREADS];
     for (long long at = blockIdx.x; at < rows; at += gridDim.x) {
         row[threadIdx.x] = in[at * THREADS + threadIdx.x];
@@ -45,9 +44,8 @@ __device__ __forceinline__ void copy_async(float4* to, const float4* from) {
 
 // STAGES rows in a ring. While one is computed, STAGES - 1 are on their way, without a register:
 // with one stage nothing is, and only the detour through registers is saved.
-extern "C" __global__ __launch_bounds__(THREADS) void filter_async(const float4* __restrict__ in,
-                                                                   float4* __restrict__ out,
-                                                                   long long rows) {
+extern "C" __global__ __launch_bounds__(THREADS) void filter_async(
+    const float4* __restrict__ in, float4* __restrict__ out, long long rows) {
     __shared__ float4 ring[STAGES][THREADS];
     const long long step = gridDim.x;
     long long wanted = blockIdx.x;  // the next row to ask for

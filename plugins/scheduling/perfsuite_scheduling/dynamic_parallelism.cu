@@ -9,15 +9,11 @@ static_assert((MOST & (MOST - 1)) == 0, "sizes are taken modulo MOST");
 extern "C" __global__ void __launch_bounds__(THREADS)
 child(const unsigned* x, unsigned* y, long long item, long long count) {
     const int place = blockIdx.x * THREADS + threadIdx.x;
-    if (place >= count) {
-        return;
-    }
+    if (place >= count) return;
     const long long i = item * MOST + place;
     unsigned value = x[i];
     #pragma unroll 1
-    for (int round = 0; round < ROUNDS; ++round) {
-        value = value * MULTIPLIER + INCREMENT;
-    }
+    for (int round = 0; round < ROUNDS; ++round) value = value * MULTIPLIER + INCREMENT;
     y[i] = value;
 }
 
@@ -40,9 +36,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 measure(const unsigned* x, unsigned* y, int* counts, long long first) {
     const int item = (int)first + blockIdx.x;
     const int count = leave_rest(x, y, item);
-    if (threadIdx.x == 0) {
-        counts[item] = count;
-    }
+    if (threadIdx.x == 0) counts[item] = count;
 }
 
 #ifdef __CUDACC_RDC__

@@ -127,9 +127,7 @@ struct Units {
     __device__ void ask() const  // thread 0 of the block
     {
         prefetch(left, min(PREFETCH_BYTES, half * UNIT * 2));
-        if (right != nullptr) {
-            prefetch(right, min(PREFETCH_BYTES, half * UNIT * 2));
-        }
+        if (right != nullptr) prefetch(right, min(PREFETCH_BYTES, half * UNIT * 2));
     }
 };
 
@@ -155,9 +153,7 @@ __device__ void load_first(Loaded& loaded, const Units& units) {
     #pragma unroll
     for (int ahead = 0; ahead < AHEAD; ++ahead) {
         const int unit = threadIdx.x / 32 + ahead * WARPS;
-        if (unit < units.count) {
-            load_unit(loaded[ahead], units.at(unit));
-        }
+        if (unit < units.count) load_unit(loaded[ahead], units.at(unit));
     }
 }
 
@@ -192,9 +188,7 @@ __device__ void multiply(Loaded& loaded, const Units& units, int units_a_row, Sh
                     load_unit(loaded[ahead], units.at(unit + AHEAD * WARPS));
                 }
                 sum = warp_sum(sum);
-                if (lane == 0) {
-                    shared.sums[unit] = sum;
-                }
+                if (lane == 0) shared.sums[unit] = sum;
             }
         }
     }
@@ -214,19 +208,13 @@ __device__ void normalise(const float (&value)[4], const bf16* scale, Shared& sh
     static_assert(HIDDEN == 4 * THREADS, "four values a thread");
     float sum = 0.0f;
     #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        sum += value[i] * value[i];
-    }
+    for (int i = 0; i < 4; ++i) sum += value[i] * value[i];
     sum = warp_sum(sum);
-    if (threadIdx.x % 32 == 0) {
-        shared.parts[threadIdx.x / 32] = sum;
-    }
+    if (threadIdx.x % 32 == 0) shared.parts[threadIdx.x / 32] = sum;
     __syncthreads();
     sum = 0.0f;
     #pragma unroll
-    for (int warp = 0; warp < WARPS; ++warp) {
-        sum += shared.parts[warp];
-    }
+    for (int warp = 0; warp < WARPS; ++warp) sum += shared.parts[warp];
     const float factor = rsqrtf(sum / HIDDEN + EPSILON);
     bf16* vector = reinterpret_cast<bf16*>(shared.vector);
     #pragma unroll

@@ -106,9 +106,7 @@ __device__ void attend(int head, int piece, bf16* keys, bf16* values, const floa
             float sum = sums[group][i];
             sum += __shfl_xor_sync(0xffffffffu, sum, 8);
             sum += __shfl_xor_sync(0xffffffffu, sum, 16);
-            if (lane < 8) {
-                shared.values[warp][group][side + i] = sum;
-            }
+            if (lane < 8) shared.values[warp][group][side + i] = sum;
         }
     }
     __syncthreads();
@@ -137,9 +135,7 @@ __device__ void join_pieces(const Scratch* scratch, Shared& shared) {
             shared.share[head][piece] = power;
             sum += power * weight.y;
         }
-        for (int piece = 0; piece < PIECES; ++piece) {
-            shared.share[head][piece] /= sum;
-        }
+        for (int piece = 0; piece < PIECES; ++piece) shared.share[head][piece] /= sum;
     }
     __syncthreads();
     bf16* vector = reinterpret_cast<bf16*>(shared.vector);

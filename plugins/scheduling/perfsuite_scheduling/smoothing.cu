@@ -41,9 +41,7 @@ __device__ void take_steps(const float* x, float* y, float* scratch, long long c
         float* to = left % 2 == 0 ? y : scratch;
         to[i] = smoothed(from, i);
         from = to;
-        if (left > 0) {
-            meet();
-        }
+        if (left > 0) meet();
     }
 }
 
@@ -51,9 +49,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 steps(const float* x, float* y, float* scratch, unsigned* arrivals, long long count) {
     take_steps(x, y, scratch, count, [&] {
         __syncthreads();
-        if (threadIdx.x == 0) {
-            arrive_and_wait(arrivals, BLOCKS);
-        }
+        if (threadIdx.x == 0) arrive_and_wait(arrivals, BLOCKS);
         __syncthreads();
     });
 }

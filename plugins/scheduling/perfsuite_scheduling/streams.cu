@@ -9,8 +9,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) advance(const unsigned* fr
     unsigned value = from[i];
     // Not unrolled: a compiler that sees several rounds could make one of them.
     #pragma unroll 1
-    for (int round = 0; round < ROUNDS; ++round) {
-        value = value * MULTIPLIER + INCREMENT;
-    }
+    for (int round = 0; round < ROUNDS; ++round) value = value * MULTIPLIER + INCREMENT;
     to[i] = value;
 }

@@ -10,9 +10,7 @@ __device__ void do_item(int item, const int* rounds, const unsigned* from, unsig
     unsigned value = from[i];
     // Not unrolled: a compiler that sees several rounds could make one of them.
     #pragma unroll 1
-    for (int round = 0; round < count; ++round) {
-        value = value * MULTIPLIER + INCREMENT;
-    }
+    for (int round = 0; round < count; ++round) value = value * MULTIPLIER + INCREMENT;
     to[i] = value;
 }
 
@@ -22,9 +20,7 @@ static_split(const int* rounds, const unsigned* from, unsigned* to) {
     const int share = (ITEMS + gridDim.x - 1) / gridDim.x;
     const int first = blockIdx.x * share;
     const int end = min(first + share, ITEMS);
-    for (int item = first; item < end; ++item) {
-        do_item(item, rounds, from, to);
-    }
+    for (int item = first; item < end; ++item) do_item(item, rounds, from, to);
 }
 
 // One block an item: the GPU's own scheduler gives the next block to whatever has room.
@@ -45,15 +41,11 @@ __device__ __forceinline__ void work_off(Queue* queue, const int* rounds, const 
                                          unsigned* to, ItemOf item_of) {
     __shared__ unsigned shared_ticket;
     while (true) {
-        if (threadIdx.x == 0) {
-            shared_ticket = atomicAdd(&queue->next, 1u);
-        }
+        if (threadIdx.x == 0) shared_ticket = atomicAdd(&queue->next, 1u);
         __syncthreads();
         const unsigned ticket = shared_ticket;
         __syncthreads();  // nobody may take the next ticket before all have read this one
-        if (ticket >= ITEMS) {
-            break;
-        }
+        if (ticket >= ITEMS) break;
         do_item(item_of(ticket), rounds, from, to);
     }
     if (threadIdx.x == 0) {
@@ -71,9 +63,8 @@ atomic_queue(const int* rounds, const unsigned* from, unsigned* to, Queue* queue
 }
 
 // The same in an order of the items, the longest first: no long one is begun last.
-extern "C" __global__ void __launch_bounds__(THREADS)
-sorted_queue(const int* rounds, const unsigned* from, unsigned* to, Queue* queue,
-             const long long* order) {
+extern "C" __global__ void __launch_bounds__(THREADS) sorted_queue(
+    const int* rounds, const unsigned* from, unsigned* to, Queue* queue, const long long* order) {
     work_off(queue, rounds, from, to,
              [order](unsigned ticket) { return static_cast<int>(order[ticket]); });
 }
