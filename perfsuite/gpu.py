@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module  # noqa: TID251 - what a pack asks for by name
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from perfsuite.model import Case, Claim, Need
+from perfsuite.packs.declare import Operator
 
-class _Later(ModuleType):
-    """A module that is imported when a name of it is first used."""
+
+class Later(ModuleType):
+    """A module that is imported when a name of it is first used, such as one of Triton kernels."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name != "__version__":  # to look at it is not to import it
@@ -27,16 +31,34 @@ if TYPE_CHECKING:
     import torch as torch  # noqa: PLC0414, TID251 - for type checkers alone
     from cuda.bindings import driver as driver  # noqa: PLC0414
 else:
-    torch, driver = _Later("torch"), _Later("cuda.bindings.driver")
+    torch, driver = Later("torch"), Later("cuda.bindings.driver")
+
+
+# Where #include <ptx.cuh> finds what kernels in CUDA C++ have in common.
+INCLUDED = str(Path(__file__).parent / "devices")
+# What a kernel in Triton needs.
+TRITON = (Need("device", "cuda"), Need("package", "triton"))
+
+
+def load(ctx: Any, module: str, name: str, **macros: object) -> Any:
+    """Return a kernel of the .cu file beside a module, whose ``__file__`` is given."""
+    options = tuple(f"-D{macro}={value}" for macro, value in macros.items())
+    return ctx.load_cuda(Path(module).with_suffix(".cu"), name, options=options)
+
+
+def declared_in(package: str, modules: str) -> list[Any]:
+    """Return the cases and claims of a package's modules, which are named in order."""
+    found: dict[int, Any] = {}
+    for name in modules.split():
+        for value in vars(import_module(f"{package}.{name}")).values():
+            every = value if isinstance(value, tuple) else (value,)
+            found |= {id(e): e for e in every if isinstance(e, Case | Claim | Operator)}
+    return [*found.values()]
+
 
 # torch's names of the words that ids have.
-DTYPES = {
-    "bf16": "bfloat16",
-    "fp16": "float16",
-    "fp32": "float32",
-    "tf32": "float32",
-    "fp64": "float64",
-}
+DTYPES = {f"fp{bits}": f"float{bits}" for bits in (16, 32, 64)}
+DTYPES |= {"bf16": "bfloat16", "tf32": "float32"}
 
 
 def properties(place: Any = 0) -> Any:
@@ -92,10 +114,25 @@ def by_rows(formula: Callable[[Any], Any], x: Any, rows: int = 1024) -> Any:
     return out
 
 
+def mm(a: Any, b: Any, out: Any) -> None:
+    """Write a @ b by torch, that is, by cuBLAS on a GPU: what kernels are held against."""
+    torch.mm(a, b, out=out)
+
+
 def matmul64(a: Any, b: Any, *, rows: int = 2048) -> Any:
     """Return a @ b in float64, ``rows`` of a at a time so that only b is held twice."""
-    out = torch.empty(a.shape[0], b.shape[1], dtype=torch.float64, device=a.device)
     wide = b.double()
-    for start in range(0, a.shape[0], rows):
-        torch.mm(a[start : start + rows].double(), wide, out=out[start : start + rows])
-    return out
+    return by_rows(lambda part: torch.mm(part, wide), a, rows)
+
+
+def tensor_map(matrix: Any, rows: int) -> Any:
+    """Return TMA's map of a row-major bf16 matrix in boxes of ``rows`` x 64, swizzled 128 bytes.
+
+    The launch takes it by value, so a captured graph keeps its own copy.
+    """
+    kinds = Later("cuda.core._tensor_map")  # its enumerations have no public name yet
+    # As 16-bit integers: numpy, whose names of dtypes the view speaks, has no bf16.
+    made, whole = Later("cuda.core.utils").StridedMemoryView, matrix.view(torch.uint16)
+    how = kinds.TensorMapSwizzle.SWIZZLE_128B, kinds.TensorMapL2Promotion.L2_256B
+    view = made.from_any_interface(whole, stream_ptr=-1)
+    return view.as_tensor_map((rows, 64), swizzle=how[0], l2_promotion=how[1])

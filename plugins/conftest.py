@@ -1,7 +1,5 @@
 """Makes the packs importable, installed or not; says where scripts' output is shared."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,13 +1,11 @@
-"""What the kernels of a pack compile to, with no GPU: once in a session, in another process."""
-
-from __future__ import annotations
+"""The kernels of a pack with no GPU: what they compile to, and what they make in an interpreter."""
 
 import json
 import sys
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -53,6 +51,28 @@ def codes_of(pack: str, target: str = "sm_90a") -> dict[str, Made]:
     rows = lines_of(Path(__file__), pack, target)
     assert rows, f"no kernel of {pack} is for {target}"
     return {row["name"]: msgspec.convert(row["made"], Made) for row in rows}
+
+
+def report(name: str, got: Any, want: Any = None) -> None:
+    """Print an error, or how far a kernel's result is from what it should be, as a JSON line."""
+    error = got if want is None else ((got.double() - want).norm() / want.norm()).item()
+    sys.stdout.write(json.dumps({"name": name, "error": error}) + "\n")
+
+
+def wrong_in(script: Path, count: int, limit: float, **other: float) -> dict[str, float]:
+    """Return what a script reports of so many results in Triton's interpreter and is too large.
+
+    ``other`` are the limits of results by how their names begin.
+    """
+    from pack_scripts import lines_of
+
+    for needed in ("torch", "triton"):
+        pytest.importorskip(needed)
+    rows = lines_of(script, TRITON_INTERPRET="1", OMP_NUM_THREADS="1")
+    assert len(rows) == count
+    found = {row["name"]: row["error"] for row in rows}
+    limits = {name: other.get(name.partition(" ")[0], limit) for name in found}
+    return {name: error for name, error in found.items() if not error < limits[name]}
 
 
 def main(pack: str, target: str) -> None:

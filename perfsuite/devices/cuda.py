@@ -39,7 +39,7 @@ from perfsuite.devices.protocol import (
     graph_kernels,
 )
 from perfsuite.devices.sass import plain_ptx, triton_kernels, triton_loaded
-from perfsuite.gpu import stream
+from perfsuite.gpu import INCLUDED, stream
 from perfsuite.model import DeviceFacts, Health, Regime
 
 # The option of kernels that launch kernels: nvcc links them with the device's own runtime, which
@@ -169,7 +169,7 @@ def _loaded(path: str, name: str, arch: str, options: tuple[str, ...]) -> Loaded
 
 def _program(path: str, arch: str, options: tuple[str, ...]) -> core.Program:
     """Return a file with cuda.core's names of -D, -I and one switch; refuse what is unknown."""
-    known: dict[str, Any] = {"include_path": [str(Path(path).parent)], "define_macro": []}
+    known: dict[str, Any] = {"include_path": [str(Path(path).parent), INCLUDED], "define_macro": []}
     for option in options:
         name, _, value = option[2:].partition("=")
         if option.startswith("-D"):

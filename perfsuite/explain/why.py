@@ -31,6 +31,8 @@ LEAST_BETA = 0.25
 MOST_SHARE = 1.1
 # What of a kernel's code tells most; other facts come after these.
 _TELLING = ("registers", "spill_bytes", "tensor_core_ops", "tma_ops", "global_load_width")
+# Loads, stores and copies in the differing lines of a PTX, with their modifiers.
+_ACCESS = re.compile(r"^([+-])\s+(?:@!?%\w+\s+)?((?:ld|st|cp)\.(?!param)[\w.:]+)", re.MULTILINE)
 # What a library's kernel is for, by its name: the first that fits.
 _ROLES = {
     "attention": r"attention|flash|fmha|sdpa",
@@ -45,7 +47,6 @@ _ROLES = {
 }
 # NVML's reasons in words; what is not here is told by its name.
 REASONS = {"sw_power_cap": "power cap", "sw_thermal": "thermal limit"}
-ARROW = "\N{RIGHTWARDS ARROW}"
 NAME_CHARACTERS = 60
 MOST_CAUSES, MOST_FACTS, MOST_DIFFERENCES, MOST_ROWS = 2, 4, 4, 40
 # Namespaces, and the types of a function's own arguments, which its template's mostly repeat.
@@ -276,9 +277,8 @@ def _clock(change: Change, before: SideView, now: SideView) -> Clock | None:
 
 def explained(explanation: Explanation) -> Explained:
     """Return why it changed in a sentence, and as facts; nothing if unknown."""
-    share = None
-    if explanation.change_us and explanation.rest_us is not None and not explanation.is_clock:
-        share = 1 - explanation.rest_us / explanation.change_us
+    rest_us, whole_us = explanation.rest_us, explanation.change_us
+    share = 1 - rest_us / whole_us if whole_us and rest_us is not None else None
     return Explained(headline(explanation), tuple(_facts(explanation)), share)
 
 
@@ -392,7 +392,7 @@ def _between(explanation: Explanation) -> str:
 def _counted(each: KernelChange) -> list[str]:
     """Return what was counted otherwise: sectors read 4.2 M to 8.4 M."""
     return [
-        f"{_counter(name)} {view.flow(old, '')} {ARROW} {view.flow(new, '')}"
+        f"{_counter(name)} {view.flow(old, '')} {view.ARROW} {view.flow(new, '')}"
         for name, old, new in each.counters
     ]
 
@@ -406,22 +406,24 @@ def facts_words(code: CodeChange, most: int = MOST_FACTS) -> str:
     return _cut([_fact_words(fact) for fact in _code_facts(code)], most)
 
 
-def _code_facts(code: CodeChange | None) -> list[Fact]:
-    return [
-        (_spelled(name), view.amount(old, ""), view.amount(new, ""))
-        for name, old, new in (code.facts if code else ())
-    ]
+def _code_facts(code: CodeChange | None) -> Iterator[Fact]:
+    """Yield how a kernel accesses memory by its PTX, and what else of its code differs.
 
-
-def _spelled(name: str) -> str:
-    # What is counted in the code says nothing of how often it runs.
-    place = " in the code" if name.startswith(("global", "shared")) else ""
-    return re.sub("(.+) width", r"mean bytes of a \1", name.replace("_", " ")) + place
+    How often an access stands in the code says nothing of how often it runs.
+    """
+    found = set(_ACCESS.findall(code.now.diff if code else ""))
+    gone, new = ({way for mark, way in found if mark == side} for side in "-+")
+    only = [", ".join(sorted(some)[:3]) for some in (gone - new, new - gone)]
+    if all(only):
+        yield "memory accesses", only[0], only[1]
+    for name, old, now in code.facts if code else ():
+        if not name.startswith(("global_", "shared_")):
+            yield name.replace("_", " "), view.amount(old, ""), view.amount(now, "")
 
 
 def _fact_words(fact: Fact) -> str:
     name, old, new = fact
-    return f"{name} {old} {ARROW} {new}"
+    return f"{name} {old} {view.ARROW} {new}"
 
 
 def _cut(said: list[str], most: int) -> str:
@@ -497,9 +499,8 @@ def section(variant_view: VariantView) -> Markup:
     more = len(kernels) - MOST_ROWS
     left_out = [f"{more} more kernels are not shown"] if more > 0 else []
     if explanation:
-        was_traced = variant_view.entry is not None and variant_view.entry.kernels
-        lost = [] if was_traced else ["what it is compared with"]
-        lost += [] if trace else ["this run of it"]
+        sides_of = {"what it is compared with": variant_view.entry and variant_view.entry.kernels}
+        lost = [what for what, known in {**sides_of, "this run of it": trace}.items() if not known]
         left_out += [f"not traced: {' and '.join(lost)}"] if lost else []
     left_out += [trace.reason] if trace and trace.reason else []
     rows = [(each, _details(each), _counters(each)) for each in kernels[:MOST_ROWS]]

@@ -23,7 +23,7 @@ REMEDIES = {
     "timed-out": "find what hangs, repair it, then measure again",
     "error": "correct the case's code, then measure again",
     "over-budget": "make it faster or change its budget, then measure again",
-    "slower": "find the cause, then measure again",
+    "slower": "repair it, then measure again",
     "environment": "undo what changed on the machine, then measure again",
     "disturbed": "end other work on this device, then measure again",
     "unclear": "measure it in more processes",

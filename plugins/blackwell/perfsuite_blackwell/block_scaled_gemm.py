@@ -1,12 +1,9 @@
 """Matrix multiplication of block-scaled operands: nvfp4, mxfp4 and mxfp8 against bf16."""
 
-from __future__ import annotations
-
 from typing import Any
 
-import perfsuite
-from perfsuite import Claim, arch, cuda, package
-from perfsuite.gpu import matmul64, torch
+from perfsuite import Claim, arch, cuda, operator
+from perfsuite.gpu import TRITON, Later, matmul64, torch
 from perfsuite_blackwell.formats import FORMATS, Format, values_of
 from perfsuite_blackwell.quantise import (
     Quantised,
@@ -26,7 +23,7 @@ def _sized(size: int, *points: dict[str, Any]) -> Any:
     return [{**each, "m": size, "n": size, "k": size} for each in points]
 
 
-@perfsuite.operator(
+@operator(
     smoke=_sized(512, _CUBLAS, _TRITON),
     nightly=[
         *_sized(512, _DEQUANTISE),
@@ -111,17 +108,8 @@ def _cublas(*inputs: Any, format: str) -> None:  # noqa: A002
 
 
 @block_scaled_gemm.impl
-def _dequantise(
-    a: Any,
-    a_tiles: Any,
-    w: Any,
-    w_tiles: Any,
-    factor: Any,
-    out: Any,
-    *,
-    format: str,  # noqa: A002
-) -> None:
-    form = FORMATS[format]
+def _dequantise(*inputs: Any, format: str) -> None:  # noqa: A002
+    form, (a, a_tiles, w, w_tiles, factor, out) = FORMATS[format], inputs
     # A code times its scale has 6 bits at most: bf16 holds it.
     wide_a = dequantise(Quantised(a, untile_scales(a_tiles), factor), form).bfloat16()
     wide_w = dequantise(Quantised(w, untile_scales(w_tiles), factor), form).bfloat16()
@@ -130,18 +118,9 @@ def _dequantise(
         out.mul_(factor)
 
 
-@block_scaled_gemm.impl(
-    needs=[
-        cuda(),
-        package("triton"),
-        arch("sm_90+"),
-        arch("sm_100+").when(format="nvfp4"),
-    ]
-)
+@block_scaled_gemm.impl(needs=[*TRITON, arch("sm_90+"), arch("sm_100+").when(format="nvfp4")])
 def _triton(ctx: Any, *, format: str) -> Any:  # noqa: A002
-    from perfsuite_blackwell.block_scaled_triton import launcher
-
-    return launcher(FORMATS[format])
+    return Later("perfsuite_blackwell.block_scaled_triton").launcher(FORMATS[format])
 
 
 def look_up(codes: Any, tiles: Any, form: Format) -> Any:
@@ -164,28 +143,25 @@ def look_up(codes: Any, tiles: Any, form: Format) -> Any:
 
 
 _RATES = "stas00/ml-engineering, maximum achievable matmul TFLOP/s"
-CASES: tuple[perfsuite.Operator | Claim, ...] = (
-    block_scaled_gemm,
-    Claim(
-        name="mxfp8_gemm",
-        case="block_scaled_gemm",
-        faster={"format": "mxfp8"},
-        than={"format": "bf16"},
-        by=1.5,
-        at={"m": (8192,), "impl": ("cublas",)},
-        needs=(cuda(), arch("sm_100")),
-        source=f"{_RATES}: B200 3432.5 in fp8 against 1745 in bf16, a ratio of 1.97 without "
-        "scales for blocks; 1.5 is asked for",
-    ),
-    Claim(
-        name="nvfp4_gemm",
-        case="block_scaled_gemm",
-        faster={"format": "nvfp4"},
-        than={"format": "bf16"},
-        by=2.0,
-        at={"m": (8192,), "impl": ("cublas",)},
-        needs=(cuda(), arch("sm_100")),
-        source="NVIDIA B200 datasheet: 9000 TFLOP/s dense fp4, 2250 bf16, a ratio of 4; two is "
-        "asked for, since the tensors' factor is one more pass through the result",
-    ),
+MXFP8_GEMM = Claim(
+    name="mxfp8_gemm",
+    case="block_scaled_gemm",
+    faster={"format": "mxfp8"},
+    than={"format": "bf16"},
+    by=1.5,
+    at={"m": (8192,), "impl": ("cublas",)},
+    needs=(cuda(), arch("sm_100")),
+    source=f"{_RATES}: B200 3432.5 in fp8 against 1745 in bf16, a ratio of 1.97 without "
+    "scales for blocks; 1.5 is asked for",
+)
+NVFP4_GEMM = Claim(
+    name="nvfp4_gemm",
+    case="block_scaled_gemm",
+    faster={"format": "nvfp4"},
+    than={"format": "bf16"},
+    by=2.0,
+    at={"m": (8192,), "impl": ("cublas",)},
+    needs=(cuda(), arch("sm_100")),
+    source="NVIDIA B200 datasheet: 9000 TFLOP/s dense fp4, 2250 bf16, a ratio of 4; two is "
+    "asked for, since the tensors' factor is one more pass through the result",
 )

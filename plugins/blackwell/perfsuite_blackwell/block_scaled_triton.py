@@ -1,8 +1,6 @@
 """A matrix multiplication of block-scaled operands in Triton: `tl.dot_scaled` on packed codes."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
+# mypy: allow-untyped-defs, allow-incomplete-defs
 from typing import Any
 
 import torch
@@ -16,7 +14,7 @@ from perfsuite_blackwell.tiles import GROUP, scaled_tiles
 
 
 @triton.jit
-def _scales_at(desc, tile, step, ROWS: tl.constexpr, BLOCKS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _scales_at(desc, tile, step, ROWS: tl.constexpr, BLOCKS: tl.constexpr):
     """Return the scales of a tile as ROWS x BLOCKS, out of their tiles of 128 x 4."""
     TALL: tl.constexpr = ROWS // 128
     WIDE: tl.constexpr = BLOCKS // 4
@@ -26,23 +24,11 @@ def _scales_at(desc, tile, step, ROWS: tl.constexpr, BLOCKS: tl.constexpr):  # t
 
 
 @triton.jit
-def block_scaled_kernel(  # type: ignore[no-untyped-def]
-    a_desc,
-    a_scales,
-    w_desc,
-    w_scales,
-    c_desc,
-    factor,
-    tiles_m,
-    tiles_n,
-    steps,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    ELEMENT: tl.constexpr,
-    SCALED: tl.constexpr,
-    GROUP: tl.constexpr,
-):
+def block_scaled_kernel(
+    a_desc, a_scales, w_desc, w_scales, c_desc, factor, tiles_m, tiles_n, steps,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, ELEMENT: tl.constexpr,
+    SCALED: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
     """Write one tile of a @ w.T: codes of ELEMENT, a scale for SCALED of them, one factor."""
     tile_m, tile_n = tile_at(tl.program_id(0), tiles_m, tiles_n, GROUP)
     row = tile_m * BLOCK_M
@@ -59,7 +45,7 @@ def block_scaled_kernel(  # type: ignore[no-untyped-def]
     c_desc.store([row, column], sums.to(c_desc.dtype))
 
 
-def launcher(form: Format) -> Callable[..., None]:
+def launcher(form: Format) -> Any:
     """Return ``launch(a, a_scales, w, w_scales, factor, c)``, which writes a @ w.T to c in bf16.
 
     Codes and tiled scales are bytes; m and n are multiples of the tile's, k of its step.

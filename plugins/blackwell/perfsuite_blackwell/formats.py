@@ -1,7 +1,5 @@
 """The block-scaled number formats, and what each code of them stands for, as plain numbers."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cache

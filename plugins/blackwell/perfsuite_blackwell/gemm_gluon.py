@@ -1,7 +1,6 @@
 """Matrix multiplication for tcgen05 in Gluon: one block, or a pair of blocks, for each tile."""
 
-from __future__ import annotations
-
+# mypy: allow-untyped-defs, allow-incomplete-defs
 from typing import Any
 
 from triton.experimental import gluon
@@ -21,7 +20,7 @@ from perfsuite_blackwell.tiles import GROUP, ONE_CTA, TWO_CTAS, Tiles
 
 
 @gluon.jit
-def _tile_at(index, tiles_m, tiles_n, GROUP: gl.constexpr):  # type: ignore[no-untyped-def]
+def _tile_at(index, tiles_m, tiles_n, GROUP: gl.constexpr):
     """Return the row and column of tile ``index``, GROUP rows at a time."""
     first = index // (GROUP * tiles_n) * GROUP
     rows = min(tiles_m - first, GROUP)
@@ -29,7 +28,7 @@ def _tile_at(index, tiles_m, tiles_n, GROUP: gl.constexpr):  # type: ignore[no-u
 
 
 @gluon.jit
-def _barriers(STAGES: gl.constexpr, PAIRED: gl.constexpr):  # type: ignore[no-untyped-def]
+def _barriers(STAGES: gl.constexpr, PAIRED: gl.constexpr):
     """Return the barriers at which copies and multiplications of each slot arrive."""
     # The copies of both blocks arrive at the first one's barrier: it starts the multiplication for
     # the pair. When it is through, it arrives at the barriers of both.
@@ -44,7 +43,7 @@ def _barriers(STAGES: gl.constexpr, PAIRED: gl.constexpr):  # type: ignore[no-un
 
 
 @gluon.jit
-def _copy_in(a_desc, b_desc, a_slots, b_slots, full, row, column, step, STAGES: gl.constexpr):  # type: ignore[no-untyped-def]
+def _copy_in(a_desc, b_desc, a_slots, b_slots, full, row, column, step, STAGES: gl.constexpr):
     """Start the copies of one step's tiles into their slot."""
     slot = step % STAGES
     arrived = full.index(slot)
@@ -55,7 +54,7 @@ def _copy_in(a_desc, b_desc, a_slots, b_slots, full, row, column, step, STAGES: 
 
 
 @gluon.jit
-def _copy_out(c_desc, sums, row, column, TILE_N: gl.constexpr):  # type: ignore[no-untyped-def]
+def _copy_out(c_desc, sums, row, column, TILE_N: gl.constexpr):
     """Take the sums out of tensor memory, some columns at a time."""
     TILE_M: gl.constexpr = c_desc.block_shape[0]
     WIDTH: gl.constexpr = c_desc.block_shape[1]
@@ -79,8 +78,8 @@ def _copy_out(c_desc, sums, row, column, TILE_N: gl.constexpr):  # type: ignore[
 
 
 @gluon.jit
-def _multiply(  # type: ignore[no-untyped-def]
-    a_desc, b_desc, a_slots, b_slots, sums, full, free, row, column, steps, STAGES: gl.constexpr
+def _multiply(
+    a_desc, b_desc, a_slots, b_slots, sums, full, free, row, column, steps, STAGES: gl.constexpr,
 ):  # fmt: skip
     """Sum the products of all steps of k, copying ahead; return when the last one has ended."""
     for early in gl.static_range(STAGES - 1):
@@ -109,17 +108,10 @@ def _multiply(  # type: ignore[no-untyped-def]
 
 
 @gluon.jit
-def gemm_kernel(  # type: ignore[no-untyped-def]
-    a_desc,
-    b_desc,
-    c_desc,
-    tiles_m,
-    tiles_n,
-    steps,
-    STAGES: gl.constexpr,
-    GROUP: gl.constexpr,
+def gemm_kernel(
+    a_desc, b_desc, c_desc, tiles_m, tiles_n, steps, STAGES: gl.constexpr, GROUP: gl.constexpr,
     PAIRED: gl.constexpr,
-):
+):  # fmt: skip
     """Write one tile of a @ b: a block's, or with PAIRED that of a pair of blocks.
 
     Not split into warps that copy and warps that multiply: Triton 3.7 lets only the first of them
@@ -172,13 +164,7 @@ def gemm(a: Any, b: Any, c: Any, *, paired: bool) -> None:
         for x, (block, split) in zip((a, b, c), blocks.values(), strict=True)
     ]
     gemm_kernel[(m // tiles.m * (n // tiles.n),)](
-        *descriptors,
-        m // tiles.m,
-        n // tiles.n,
-        k // tiles.k,
-        STAGES=tiles.stages,
-        GROUP=GROUP,
-        PAIRED=paired,
-        num_warps=tiles.warps,
+        *descriptors, m // tiles.m, n // tiles.n, k // tiles.k,
+        STAGES=tiles.stages, GROUP=GROUP, PAIRED=paired, num_warps=tiles.warps,
         num_ctas=2 if paired else 1,
-    )
+    )  # fmt: skip

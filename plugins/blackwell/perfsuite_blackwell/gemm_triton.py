@@ -1,7 +1,6 @@
 """A bf16 matrix multiplication in Triton: its `tl.dot` becomes whatever tensor cores there are."""
 
-from __future__ import annotations
-
+# mypy: allow-untyped-defs, allow-incomplete-defs
 from functools import cache
 from typing import Any
 
@@ -14,7 +13,7 @@ from perfsuite_blackwell.tiles import GROUP, dense_tiles
 
 
 @triton.jit
-def tile_at(index, tiles_m, tiles_n, GROUP: tl.constexpr):  # type: ignore[no-untyped-def]
+def tile_at(index, tiles_m, tiles_n, GROUP: tl.constexpr):
     """Return the row and column of tile ``index``, GROUP rows at a time."""
     first = index // (GROUP * tiles_n) * GROUP
     rows = min(tiles_m - first, GROUP)
@@ -22,18 +21,10 @@ def tile_at(index, tiles_m, tiles_n, GROUP: tl.constexpr):  # type: ignore[no-un
 
 
 @triton.jit
-def gemm_kernel(  # type: ignore[no-untyped-def]
-    a_desc,
-    b_desc,
-    c_desc,
-    tiles_m,
-    tiles_n,
-    steps,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP: tl.constexpr,
-):
+def gemm_kernel(
+    a_desc, b_desc, c_desc, tiles_m, tiles_n, steps, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
     """Write one BLOCK_M x BLOCK_N tile of a @ b, from bulk copies of its operands' tiles."""
     tile_m, tile_n = tile_at(tl.program_id(0), tiles_m, tiles_n, GROUP)
     row = tile_m * BLOCK_M
@@ -59,14 +50,8 @@ def gemm(a: Any, b: Any, c: Any) -> None:
     gemm_kernel[(m // tiles.m * (n // tiles.n),)](
         TensorDescriptor.from_tensor(a, [tiles.m, tiles.k]),
         TensorDescriptor.from_tensor(b, [tiles.k, tiles.n]),
-        TensorDescriptor.from_tensor(c, [tiles.m, tiles.n]),
-        m // tiles.m,
-        n // tiles.n,
+        TensorDescriptor.from_tensor(c, [tiles.m, tiles.n]), m // tiles.m, n // tiles.n,
         k // tiles.k,
-        BLOCK_M=tiles.m,
-        BLOCK_N=tiles.n,
-        BLOCK_K=tiles.k,
-        GROUP=GROUP,
-        num_stages=tiles.stages,
+        BLOCK_M=tiles.m, BLOCK_N=tiles.n, BLOCK_K=tiles.k, GROUP=GROUP, num_stages=tiles.stages,
         num_warps=tiles.warps,
-    )
+    )  # fmt: skip

@@ -1,7 +1,5 @@
 """What each block-scaled format keeps of a matrix: no GPU is needed, the numbers are exact."""
 
-from __future__ import annotations
-
 import math
 import struct
 from bisect import bisect_left
@@ -9,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-import perfsuite
-from perfsuite import Inspection, Metric, Regime
+from perfsuite import Inspection, Metric, Regime, case
 from perfsuite.gpu import torch
 from perfsuite_blackwell.formats import FORMATS, SCALE_LARGEST, Format, values_of
 from perfsuite_blackwell.quantise import (
@@ -39,7 +36,7 @@ METRICS = (
 )
 
 
-@perfsuite.case(
+@case(
     smoke={"data": "outlier", "format": ["nvfp4", "mxfp8"]},
     nightly={"data": ["normal", "outlier"], "format": [*FORMATS]},
     metrics=METRICS,
@@ -222,6 +219,3 @@ def _magnitudes(kind: str) -> tuple[float, ...]:
 
 def _as_fp32(value: float) -> float:
     return float(struct.unpack("f", struct.pack("f", value))[0])
-
-
-CASES = (numerics,)

@@ -1,7 +1,5 @@
 """Turns matrices into block-scaled codes and back, by the bits of their numbers."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from perfsuite.gpu import torch

@@ -1,19 +1,16 @@
 """Matrix multiplication in tensor memory: the library, the compiler, and tcgen05 by hand."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
-import perfsuite
-from perfsuite import arch, cuda, package
-from perfsuite.gpu import matmul64, torch
+from perfsuite import arch, cuda, operator, package
+from perfsuite.gpu import Later, matmul64, mm
 
 # Since Triton 3.7: barriers that a pair of blocks shares.
 _GLUON = (package("triton.experimental.gluon.language.nvidia.hopper.cluster"), arch("sm_100"))
 
 
-@perfsuite.operator(
+@operator(
     smoke={"m": 2048, "n": 2048, "k": 2048},
     nightly=[{"m": size, "n": size, "k": size} for size in (4096, 8192)],
     needs=[cuda()],
@@ -38,41 +35,24 @@ def tcgen05_gemm(rng: Any, *, m: int, n: int, k: int) -> Any:
     return a, b, rng.empty(m, n, dtype="bfloat16")
 
 
-@tcgen05_gemm.reference
-def _reference(a: Any, b: Any, c: Any) -> Any:
-    return matmul64(a, b)
+tcgen05_gemm.reference(lambda a, b, c: matmul64(a, b))
 
 
-@tcgen05_gemm.wrong
-def _without_last_step(a: Any, b: Any, c: Any) -> None:
-    """Leave out the last 64 of k, as a loop that waits for one slot too few does."""
-    torch.mm(a[:, :-64], b[:-64], out=c)
+# Leave out the last 64 of k, as a loop that waits for one slot too few does.
+tcgen05_gemm.wrong(lambda a, b, c: mm(a[:, :-64], b[:-64], c))
 
 
-@tcgen05_gemm.impl
-def _cublas(a: Any, b: Any, c: Any) -> None:
-    torch.mm(a, b, out=c)
+tcgen05_gemm.impl(mm, name="cublas")
 
 
-@tcgen05_gemm.impl(needs=[package("triton"), arch("sm_90+")])
-def _triton(ctx: Any) -> Any:
-    from perfsuite_blackwell.gemm_triton import gemm
+tcgen05_gemm.impl(
+    lambda ctx: Later("perfsuite_blackwell.gemm_triton").gemm,
+    name="triton",
+    needs=[package("triton"), arch("sm_90+")],
+)
 
-    return gemm
 
-
+@tcgen05_gemm.impl(name="gluon_2cta", needs=_GLUON)
 @tcgen05_gemm.impl(needs=_GLUON)
-def _gluon_1cta(ctx: Any) -> Any:
-    from perfsuite_blackwell.gemm_gluon import gemm
-
-    return partial(gemm, paired=False)
-
-
-@tcgen05_gemm.impl(needs=_GLUON)
-def _gluon_2cta(ctx: Any) -> Any:
-    from perfsuite_blackwell.gemm_gluon import gemm
-
-    return partial(gemm, paired=True)
-
-
-CASES = (tcgen05_gemm,)
+def _gluon_1cta(ctx: Any, *, impl: str) -> Any:
+    return partial(Later("perfsuite_blackwell.gemm_gluon").gemm, paired=impl == "gluon_2cta")

@@ -1,7 +1,5 @@
 """Tile sizes of the pack's kernels, fixed by chip so that two runs time the same kernel."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 GROUP = 8  # rows of tiles that walk the columns together, so that their B tiles stay in L2

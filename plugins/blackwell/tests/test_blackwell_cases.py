@@ -1,7 +1,5 @@
 """The pack's cases on small sizes: twins that no smoke tier runs on a CPU, and torch's checks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -19,27 +17,6 @@ def _built(name: str, **axes: Any) -> perfsuite.Workload:
     workload = LOADED.cases[name].build(None, **axes)
     assert isinstance(workload, perfsuite.Workload)
     return workload
-
-
-def _check(workload: perfsuite.Workload) -> float | None:
-    from perfsuite.devices.protocol import open_device
-    from perfsuite.engine.check import check
-
-    return check(open_device("cpu"), workload, seed=3).known_error
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_dequantised_twin_is_right_on_the_cpu_and_untiled_scales_are_refused(form: str) -> None:
-    axes = {"format": form, **SMALL, "impl": "dequantise"}
-    error = _check(_built("block_scaled_gemm", **axes))
-    assert error is not None
-    assert 1e-4 < error < 1e-2
-
-
-@pytest.mark.parametrize("name", ["block_scaled_gemm", "tcgen05_gemm"])
-def test_bf16_is_right_on_the_cpu_and_its_mistake_refused(name: str) -> None:
-    axes = {**SMALL, "impl": "cublas", **({"format": "bf16"} if "scaled" in name else {})}
-    assert _check(_built(name, **axes)) is not None
 
 
 @pytest.mark.parametrize("form", ["nvfp4", "mxfp8"])

@@ -1,7 +1,5 @@
 """The codegen pack: what the compilers make of the kernels of all packs, with no GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import perfsuite

@@ -1,7 +1,5 @@
 """Compiles one kernel for one target, with no GPU and no driver."""
 
-from __future__ import annotations
-
 import importlib
 import io
 import os
@@ -15,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from perfsuite import CaseError, Kernel
+from perfsuite.gpu import INCLUDED
 
 # Options of Triton's compiler that a kernel's constants may hold beside its own arguments, and what
 # they are where nobody says.
@@ -83,7 +82,7 @@ def _compile_cuda(kernel: Kernel, target: str) -> Binary:
 def _nvrtc_options(kernel: Kernel) -> dict[str, Any]:
     """Return cuda.core's names of the options that ``ctx.load_cuda`` takes."""
     macros: list[Any] = []
-    includes = [str(Path(kernel.file).parent)]
+    includes = [str(Path(kernel.file).parent), INCLUDED]
     chosen: dict[str, Any] = {"include_path": includes}
     for option in kernel.options:
         if option.startswith("-D"):

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-import perfsuite
 from perfsuite import (
+    Case,
     Inspection,
     Kernel,
     MachineCode,
@@ -16,6 +16,7 @@ from perfsuite import (
     Need,
     Regime,
     WrongResultError,
+    case,
     facts_of,
     feature,
     package,
@@ -55,7 +56,7 @@ METRICS = (
 )
 
 
-def case_of(kernels: Sequence[Kernel]) -> perfsuite.Case:
+def case_of(kernels: Sequence[Kernel]) -> Case:
     """Return the case whose variants are these kernels, each for the targets it declares."""
     by_name = {kernel.name: kernel for kernel in kernels}
 
@@ -75,7 +76,7 @@ def case_of(kernels: Sequence[Kernel]) -> perfsuite.Case:
 
     targets = sorted({target for each in kernels for target in each.targets}, key=_number)
     quick = SMOKE_TARGET if SMOKE_TARGET in targets else targets[0]
-    declare = perfsuite.case(
+    declare = case(
         name="kernel",
         smoke={"kernel": _smoke(kernels, quick), "target": quick},
         nightly=[{"kernel": each.name, "target": each.targets} for each in kernels],

@@ -4,8 +4,6 @@ Each variant of the pack is launched once on this machine's GPU; nothing is comp
 Triton and NVRTC compiled meanwhile is held against the pack's codegen.json, or added to it.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

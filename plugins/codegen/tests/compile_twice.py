@@ -1,7 +1,5 @@
 """Compiles the kernels on stdin for two targets, and prints metrics and digests as JSON."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

@@ -1,7 +1,5 @@
 """Makes the pack and the planted kernels importable, installed or not."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -8,13 +8,11 @@ using Vector = float4;
 #endif
 
 template <class T>
-__global__ void copy_as(const T* __restrict__ in, T* __restrict__ out)
-{
+__global__ void copy_as(const T* __restrict__ in, T* __restrict__ out) {
     out[blockIdx.x * blockDim.x + threadIdx.x] = in[blockIdx.x * blockDim.x + threadIdx.x];
 }
 
-extern "C" __global__ void copy(const float* __restrict__ in, float* __restrict__ out)
-{
+extern "C" __global__ void copy(const float* __restrict__ in, float* __restrict__ out) {
     constexpr int each = 4 / (sizeof(Vector) / sizeof(float));
     const Vector* from = reinterpret_cast<const Vector*>(in);
     Vector* to = reinterpret_cast<Vector*>(out);
@@ -29,8 +27,7 @@ extern "C" __global__ void copy(const float* __restrict__ in, float* __restrict_
 constexpr int VALUES = 64;
 
 extern "C" __global__ void __launch_bounds__(512, BLOCKS)
-powers(const float* __restrict__ in, float* __restrict__ out)
-{
+powers(const float* __restrict__ in, float* __restrict__ out) {
     float sums[VALUES] = {};
 #pragma unroll 1
     for (int step = 0; step < 100; ++step) {

@@ -1,15 +1,12 @@
 """A matrix product in which mistakes can be planted: it leaves tensor cores with PRECISION ieee."""
 
-from __future__ import annotations
-
+# mypy: allow-untyped-defs, allow-incomplete-defs
 import triton
 import triton.language as tl
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def product(  # type: ignore[no-untyped-def]
-    a, b, c, PRECISION: tl.constexpr, SIZE: tl.constexpr
-):
+def product(a, b, c, PRECISION: tl.constexpr, SIZE: tl.constexpr):
     """Write the product of two SIZE x SIZE matrices of one program."""
     at = tl.arange(0, SIZE)[:, None] * SIZE + tl.arange(0, SIZE)[None, :]
     product = tl.dot(tl.load(a + at), tl.load(b + at), input_precision=PRECISION)

@@ -1,7 +1,5 @@
 """Planted mistakes show in the metrics, and a compiler's word is the same twice."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -18,11 +16,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 from perfsuite_codegen.compiling import compile_kernel
-from perfsuite_codegen.kernel import METRICS, case_of, metrics_of, read_metrics
+from perfsuite_codegen.kernel import case_of, metrics_of, read_metrics
 
 import perfsuite
 from perfsuite import CaseError, Kernel, Opcodes, WrongResultError, read_code
-from perfsuite.report.view import told
 
 pytest.importorskip("triton")
 pytest.importorskip("torch")
@@ -30,6 +27,7 @@ pytest.importorskip("cuda.core")
 
 
 HERE = Path(__file__).resolve().parent
+SIZED: dict[str, Any] = {"PRECISION": "tf32", "SIZE": 64}
 
 
 def cuda(function: str, *options: str, folder: Path = HERE, **fields: Any) -> Kernel:
@@ -53,7 +51,7 @@ def product(**changed: Any) -> Kernel:
         function="product",
         module="planted_triton",
         signature=dict.fromkeys("abc", "*fp32"),
-        constants={"PRECISION": "tf32", "SIZE": 64},
+        constants=SIZED,
         aligned=("a", "b", "c"),
         expects={"sm_90a": "HGMMA", "sm_120a": "HMMA"},
     )
@@ -72,61 +70,12 @@ def unpromised(kernel: Kernel, target: str) -> dict[str, float]:
     return metrics_of(binary, read_code(binary.cubin, binary.symbol))
 
 
-def verdict(before: Mapping[str, float], now: Mapping[str, float]) -> Any:
-    """Return what the judge says of these metrics of one variant."""
-    from perfsuite.judge.verdict import judge
-    from perfsuite.model import (
-        BaselineEntry,
-        BaselineMetric,
-        CaseInfo,
-        DeviceFacts,
-        Evidence,
-        Expected,
-        Regime,
-        Result,
-        Run,
-        Settings,
-        Sku,
-        Status,
-        Tier,
-        Variant,
-        VariantRun,
-    )
-
-    case = CaseInfo(
-        pack="codegen", name="kernel", doc="", file="", line=1, source="", version=1,
-        regime=Regime.EXACT, cold=True, needs=(), budgets=(), tags=(), axes=(), metrics=METRICS,
-    )  # fmt: skip
-    variant = Variant(id="codegen.kernel[]", case=case, axes={}, tier=Tier.SMOKE)
-    declared = {metric.name: metric for metric in METRICS}
-    metrics = {
-        name: BaselineMetric(center=value, unit=declared[name].unit, better=declared[name].better)
-        for name, value in before.items()
-    }
-    entry = BaselineEntry(
-        variant=variant.id, case_version=1, run="r", metrics=metrics, regime="exact"
-    )
-    evidence = Evidence(slot=0, seed=0, backend="counted", exact=now)
-    result = Result(variant=variant.id, status=Status.OK, evidence=(evidence,))
-    facts = DeviceFacts(device="cpu", name="", unit="", identity={}, state={}, clocks=("time_us",))
-    one = VariantRun(variant=variant, expected=Expected(entry=entry), results=(result,))
-    run = Run(
-        id="r", started="", command="", sku=Sku(slug="sm_90a", name="sm_90a"), facts=facts,
-        settings=Settings(), variants=(one,),
-    )  # fmt: skip
-    (found,) = judge(run)
-    return found
-
-
 def test_a_planted_spill_is_counted_as_ptxas_counts_it() -> None:
     fits, spills = cuda("powers"), cuda("powers", "-DBLOCKS=4")
     before, now = read_metrics(fits, "sm_90a"), read_metrics(spills, "sm_90a")
     assert before["spill_bytes"] == before["stack_bytes"] == 0
     assert now["spill_bytes"] == sum(_spilled_by_ptxas(spills, "sm_90a")) > 0
     assert now["registers"] <= 65536 / 512 / 4 < before["registers"]
-    found = verdict(before, now)
-    assert found.word == "slower"
-    assert f"spill_bytes 0 -> {now['spill_bytes']:g} B" in told(found.reasons)
 
 
 def _spilled_by_ptxas(kernel: Kernel, target: str) -> list[int]:
@@ -151,10 +100,6 @@ def test_scalar_instead_of_vector_accesses_are_named() -> None:
     )
     assert (before["global_loads"], before["global_load_width"]) == (1, 16)
     assert (now["global_loads"], now["global_load_width"]) == (4, 4)
-    found = verdict(before, now)
-    assert found.word == "slower"
-    assert "global_load_width 16 -> 4 B" in told(found.reasons)
-    assert verdict(now, before).word != "slower"
 
 
 @pytest.mark.parametrize(
@@ -169,7 +114,6 @@ def test_a_lost_tensor_core_path_is_wrong(target: str, opcode: str, count: int) 
     now = unpromised(lost, target)
     assert now["tensor_core_ops"] == 0
     assert now["fma_ops"] > right["fma_ops"]
-    assert f"tensor_core_ops {count} -> 0" in told(verdict(right, now).reasons)
 
 
 def test_more_shared_memory_than_a_block_can_have_is_wrong() -> None:
@@ -234,16 +178,8 @@ def _compiled_in(folder: Path) -> dict[str, Any]:
         (product(signature=dict.fromkeys("abx", "*fp32")), "sm_90a", "no argument 'x'"),
         (product(aligned=("d",)), "sm_90a", "no argument 'd'; it has a, b, c"),
         (product(constants={"PRECISION": "tf32"}), "sm_90a", "needs argument 'SIZE'"),
-        (
-            product(constants={"PRECISION": "tf32", "SIZE": 64, "STAGES": 2}),
-            "sm_90a",
-            "constant 'STAGES', which is no argument",
-        ),
-        (
-            product(constants={"PRECISION": "tf32", "SIZE": 63}),
-            "sm_90a",
-            "compile for sm_90a: .*power of 2",
-        ),
+        (product(constants={**SIZED, "STAGES": 2}), "sm_90a", "'STAGES', which is no argument"),
+        (product(constants={**SIZED, "SIZE": 63}), "sm_90a", "compile for sm_90a: .*power of 2"),
         (product(function="HERE"), "sm_90a", "not a function for Triton: 'HERE'"),
         (product(module="planted_nothing"), "sm_90a", "No module named 'planted_nothing'"),
         (product(), "sm_100f", "cannot be compiled for sm_100f"),

@@ -1,7 +1,5 @@
 """What a run records: by Triton's own launcher for a driver that is not there, and by NVRTC."""
 
-from __future__ import annotations
-
 import textwrap
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,16 +1,12 @@
 """Attention, forward: scores written to memory, against kernels that keep them on the chip."""
 
-from __future__ import annotations
-
 import itertools
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import perfsuite
-from perfsuite import arch, cuda, package
-from perfsuite.gpu import DTYPES, torch
+from perfsuite import Beats, arch, cuda, operator
+from perfsuite.gpu import DTYPES, TRITON, Later, torch
 
 _SMALL: dict[str, Any] = {"b": 1, "h": 8, "s": 512, "d": 128}
 _LARGE: dict[str, Any] = {"dtype": "bf16", "b": 4, "h": 32}
@@ -18,7 +14,7 @@ _BY_LIBRARIES = ["math", "sdpa", "cudnn"]
 _SCORE_BYTES = {"math": 12, "sdpa_math": 16}
 _ON_CPU = ["math", "sdpa", "dispatched", "sdpa_math"]
 _AT_ANY_LENGTH = [*_BY_LIBRARIES, "dispatched", "triton"]
-_FASTER = perfsuite.Beats(
+_FASTER = Beats(
     "math",
     2.0,
     # Quoted for optimised baselines on A100; third-party charts of H100, fp16, head 128 have 139
@@ -29,7 +25,7 @@ _FASTER = perfsuite.Beats(
     needs=(cuda(),),
 )
 # triton's result is among its inputs, and so counted for nothing.
-_SMALLER = perfsuite.Beats(
+_SMALLER = Beats(
     "math",
     20.0,
     "README of Dao-AILab/flash-attention: 10 times less memory than standard attention at a "
@@ -43,7 +39,7 @@ _SMALLER = perfsuite.Beats(
 
 # Triton's tile is for a width of 128, and for tensor cores in bf16: tf32 would not reach fp32's
 # precision.
-@perfsuite.operator(
+@operator(
     smoke=[
         {"dtype": ["fp32", "bf16"], **_SMALL, "causal": True, "impl": "sdpa"},
         {"dtype": "bf16", **_SMALL, "causal": True, "impl": "triton"},
@@ -126,8 +122,8 @@ def _masks_off_by_one_or_forgets_scale(q: Any, k: Any, v: Any, out: Any, *, caus
     return _math(q if causal else q * q.shape[-1] ** 0.5, k, v, out, causal=causal, first=2)
 
 
-def _fused(*kernels: str) -> Callable[..., Any]:
-    def build(ctx: Any, *, causal: bool) -> Callable[..., Any]:
+def _fused(*kernels: str) -> Any:
+    def build(ctx: Any, *, causal: bool) -> Any:
         of = torch.nn.attention
         allowed = [getattr(of.SDPBackend, each) for each in kernels]
 
@@ -152,8 +148,6 @@ def _dispatched(q: Any, k: Any, v: Any, out: Any, *, causal: bool) -> Any:
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
 
-@attention.impl(needs=[cuda(), package("triton"), arch("sm_90+")], beats=_FASTER)
-def _triton(ctx: Any, *, causal: bool) -> Callable[..., Any]:
-    from perfsuite_compute.attention_triton import attention as launch
-
-    return partial(launch, causal=causal)
+@attention.impl(needs=[*TRITON, arch("sm_90+")], beats=_FASTER)
+def _triton(ctx: Any, *, causal: bool) -> Any:
+    return partial(Later("perfsuite_compute.attention_triton").attention, causal=causal)

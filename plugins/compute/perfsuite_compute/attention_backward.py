@@ -1,21 +1,18 @@
 """Attention, backward: the gradients of queries, keys and values, from scores found anew."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from functools import partial
 from typing import Any
 
-import perfsuite
-from perfsuite import arch, cuda
+from perfsuite import arch, cuda, operator
 from perfsuite.gpu import DTYPES, torch
 from perfsuite_compute.attention import hidden
 
 _LARGE: dict[str, Any] = {"dtype": "bf16", "b": 2, "h": 16}
 
 
-@perfsuite.operator(
+@operator(
     nightly=[
         {**_LARGE, "s": 1024, "d": 128},
         {**_LARGE, "s": 8192, "d": 128, "impl": ["sdpa", "cudnn"]},

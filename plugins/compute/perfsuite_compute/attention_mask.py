@@ -1,15 +1,11 @@
 """Attention under masks: all scores computed and most thrown away, against blocks left out."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import perfsuite
-from perfsuite import arch, cuda, package
-from perfsuite.gpu import DTYPES, compiled, torch
+from perfsuite import Beats, arch, cuda, operator
+from perfsuite.gpu import DTYPES, TRITON, Later, compiled, torch
 from perfsuite_compute.attention import attend64
 
 D = 128
@@ -25,12 +21,12 @@ _SOURCE = (
     "8192, 12 % (window) and 8 % (document) of all pairs are left; 5 is asked for"
 )
 _WINDOW, _DOCUMENT = (
-    perfsuite.Beats("masked", 5.0, _SOURCE, {"mask": mask, "s": 8192}, (cuda(),), name=mask)
+    Beats("masked", 5.0, _SOURCE, {"mask": mask, "s": 8192}, (cuda(),), name=mask)
     for mask in ("window", "document")
 )
 
 
-@perfsuite.operator(
+@operator(
     nightly=[
         {**_LARGE, "mask": "window", "s": 8192},
         {**_LARGE, "mask": "window", "s": 8191, "impl": "triton"},
@@ -93,7 +89,7 @@ def first_keys(mask: str, s: int, place: Any) -> Any:
     return torch.zeros_like(at)
 
 
-def _rule(mask: str, s: int, place: Any) -> Callable[..., Any]:
+def _rule(mask: str, s: int, place: Any) -> Any:
     """Return the mask as flex_attention takes it: whether query i sees key j."""
     if mask == "document":
         of = _documents(s, place)
@@ -126,7 +122,7 @@ def _seen(mask: str, s: int, place: Any, more: int = 0) -> Any:
 
 
 @attention_mask.impl
-def _masked(ctx: Any, *, mask: str, s: int) -> Callable[..., Any]:
+def _masked(ctx: Any, *, mask: str, s: int) -> Any:
     seen = _seen(mask, s, ctx.place)
 
     def bent(q: Any, k: Any, v: Any, *_: Any) -> Any:
@@ -137,8 +133,8 @@ def _masked(ctx: Any, *, mask: str, s: int) -> Callable[..., Any]:
     return bent if mask == "softcap" else lambda q, k, v, *_: attend(q, k, v, attn_mask=seen)
 
 
-@attention_mask.impl(needs=[cuda(), package("triton")], beats=_WINDOW)
-def _flex(ctx: Any, *, mask: str, s: int) -> Callable[..., Any]:
+@attention_mask.impl(needs=TRITON, beats=_WINDOW)
+def _flex(ctx: Any, *, mask: str, s: int) -> Any:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     blocks = create_block_mask(_rule(mask, s, ctx.place), None, None, s, s, device=ctx.place)
@@ -147,8 +143,7 @@ def _flex(ctx: Any, *, mask: str, s: int) -> Callable[..., Any]:
     return lambda q, k, v, *_: run(q, k, v)
 
 
-@attention_mask.impl(needs=[cuda(), package("triton"), arch("sm_90+")], beats=[_WINDOW, _DOCUMENT])
-def _triton(ctx: Any, *, mask: str) -> Callable[..., Any]:
-    from perfsuite_compute.attention_mask_triton import attention
-
+@attention_mask.impl(needs=[*TRITON, arch("sm_90+")], beats=[_WINDOW, _DOCUMENT])
+def _triton(ctx: Any, *, mask: str) -> Any:
+    attention = Later("perfsuite_compute.attention_mask_triton").attention
     return partial(attention, cap=CAP if mask == "softcap" else 0.0)

@@ -1,7 +1,6 @@
 """Attention over an interval of keys for each query, in Triton: blocks outside are not visited."""
 
-from __future__ import annotations
-
+# mypy: allow-untyped-defs, allow-incomplete-defs
 import math
 from typing import Any
 
@@ -13,7 +12,7 @@ from perfsuite_compute.attention_triton import BLOCK_M, BLOCK_N, STAGES, WARPS, 
 
 
 @triton.jit
-def _bend(scores, scale, cap, ON_GPU: tl.constexpr):  # type: ignore[no-untyped-def]
+def _bend(scores, scale, cap, ON_GPU: tl.constexpr):
     """Return cap tanh(scores scale / cap); cap and scale both carry the factor log2(e)."""
     if ON_GPU:
         # One instruction of the special function unit, right to 2^-11, which is less than bf16 has.
@@ -26,17 +25,16 @@ def _bend(scores, scale, cap, ON_GPU: tl.constexpr):  # type: ignore[no-untyped-
 
 
 @triton.jit
-def _hide(scores, columns, rows, starts):  # type: ignore[no-untyped-def]
+def _hide(scores, columns, rows, starts):
     """Return the scores without those of keys that a query does not see."""
     seen = (columns[None, :] <= rows[:, None]) & (columns[None, :] >= starts[:, None])
     return tl.where(seen, scores, -float("inf"))
 
 
 @triton.jit
-def interval_attention_kernel(  # type: ignore[no-untyped-def]
-    q_desc, k_desc, v_desc, first_keys, out, s, scale, cap,
-    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAPPED: tl.constexpr,
-    ON_GPU: tl.constexpr,
+def interval_attention_kernel(
+    q_desc, k_desc, v_desc, first_keys, out, s, scale, cap, D: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAPPED: tl.constexpr, ON_GPU: tl.constexpr,
 ):  # fmt: skip
     """Let BLOCK_M queries of one head see the keys from their first one up to their own.
 

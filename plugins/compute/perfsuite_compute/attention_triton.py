@@ -1,7 +1,6 @@
 """FlashAttention-2's forward pass in Triton: scores live in registers and never reach memory."""
 
-from __future__ import annotations
-
+# mypy: allow-untyped-defs, allow-incomplete-defs
 import math
 from typing import Any
 
@@ -16,7 +15,7 @@ BLOCK_M, BLOCK_N, STAGES, WARPS = 64, 128, 1, 4
 
 
 @triton.jit
-def weigh(scores, factor, sums, total, peak):  # type: ignore[no-untyped-def]
+def weigh(scores, factor, sums, total, peak):
     """Return the powers of a block of scores, and the running sums, total and peak."""
     # The scale is folded into the exponent: one multiply-add for each score.
     new_peak = tl.maximum(peak, tl.max(scores, 1) * factor)
@@ -26,7 +25,7 @@ def weigh(scores, factor, sums, total, peak):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def store(out, sums, total, head, rows, s, D: tl.constexpr):  # type: ignore[no-untyped-def]
+def store(out, sums, total, head, rows, s, D: tl.constexpr):
     """Write the sums' rows below s, divided by their totals: one division a query."""
     at = (head + rows).to(tl.int64)[:, None] * D + tl.arange(0, D)[None, :]
     shares = sums * (1 / total)[:, None]
@@ -34,9 +33,9 @@ def store(out, sums, total, head, rows, s, D: tl.constexpr):  # type: ignore[no-
 
 
 @triton.jit
-def attention_kernel(  # type: ignore[no-untyped-def]
-    q_desc, k_desc, v_desc, out, s, scale,
-    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr,
+def attention_kernel(
+    q_desc, k_desc, v_desc, out, s, scale, D: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
     """Write the attention of BLOCK_M queries of one head; all heads lie below each other."""
     # The last queries see the most keys: they start first, so that no long block ends alone.
@@ -75,14 +74,7 @@ def attention(q: Any, k: Any, v: Any, out: Any, *, causal: bool) -> None:
     attention_kernel[(triton.cdiv(s, BLOCK_M), b * h)](
         TensorDescriptor(q, [rows, d], [d, 1], [BLOCK_M, d]),
         TensorDescriptor(k, [rows, d], [d, 1], [BLOCK_N, d]),
-        TensorDescriptor(v, [rows, d], [d, 1], [BLOCK_N, d]),
-        out,
-        s,
+        TensorDescriptor(v, [rows, d], [d, 1], [BLOCK_N, d]), out, s,
         math.log2(math.e) / math.sqrt(d),
-        D=d,
-        BLOCK_M=BLOCK_M,
-        BLOCK_N=BLOCK_N,
-        CAUSAL=causal,
-        num_stages=STAGES,
-        num_warps=WARPS,
-    )
+        D=d, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, CAUSAL=causal, num_stages=STAGES, num_warps=WARPS,
+    )  # fmt: skip

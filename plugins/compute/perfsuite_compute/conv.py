@@ -1,12 +1,9 @@
 """Convolutions of ResNet-50: where the channels lie in memory, and in what numbers."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any, NamedTuple
 
-import perfsuite
-from perfsuite import Claim, arch, cuda
+from perfsuite import Beats, Claim, arch, cuda, operator
 from perfsuite.gpu import DTYPES, torch
 
 _REFERENCE_IMAGES = 16
@@ -51,7 +48,7 @@ def _memory_bytes(dtype: str, layer: str, n: int, impl: str) -> int:
     return 2 * (given + result) * (2 if dtype == "bf16" else 4) + 16 * (result + patches)
 
 
-@perfsuite.operator(
+@operator(
     smoke={"dtype": "fp32", "layer": "tiny", "n": 2, "impl": "channels_last"},
     nightly=[
         {"dtype": "bf16", "layer": ["conv2", "conv4", "stem"], "n": 256, "impl": "channels_last"},
@@ -119,7 +116,7 @@ def _nchw(ctx: Any, *, dtype: str, layer: str) -> Any:
 conv.impl(
     _nchw,
     name="channels_last",
-    beats=perfsuite.Beats(
+    beats=Beats(
         "nchw",
         1.08,
         "PyTorch tutorial, Channels Last Memory Format: training is 8 to 35 % faster over many "
@@ -130,7 +127,7 @@ conv.impl(
 )
 
 
-@perfsuite.operator(
+@operator(
     nightly={"channels": 64, "frames": 16, "size": 56, "n": 8},
     full=[
         {"channels": 128, "frames": 8, "size": 28, "n": 32},

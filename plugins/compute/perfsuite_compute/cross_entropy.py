@@ -1,14 +1,10 @@
 """A language model's last layer and its loss: all logits at once, against a chunk at a time."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import perfsuite
-from perfsuite import cuda, package
-from perfsuite.gpu import DTYPES, compiled, torch
+from perfsuite import Beats, cuda, operator
+from perfsuite.gpu import DTYPES, TRITON, Later, compiled, torch
 
 _SMALL: dict[str, Any] = {"dtype": "fp32", "tokens": 64, "width": 64, "vocab": 1000}
 _LARGE: dict[str, Any] = {"dtype": "bf16", "tokens": 2048, "width": 2048}
@@ -17,7 +13,6 @@ CHUNKS = 2
 # Rows of logits are whole lines of memory apart, and products of whole vectors of them.
 LINE, VECTOR = 64, 8
 _REFERENCE_ROWS = 512
-_ON_GPU = (cuda(), package("triton"))
 
 
 def _memory_bytes(dtype: str, tokens: int, width: int, vocab: int, impl: str) -> int:
@@ -29,7 +24,7 @@ def _memory_bytes(dtype: str, tokens: int, width: int, vocab: int, impl: str) ->
     return logits + reference + (tokens + vocab) * width * 3 * size
 
 
-@perfsuite.operator(
+@operator(
     smoke={**_SMALL, "impl": "chunked"},
     nightly=[
         {**_LARGE, "vocab": 65536, "impl": ["eager", "chunked", "triton"]},
@@ -108,17 +103,17 @@ def _eager(x: Any, weight: Any, target: Any, loss_of: Any = _loss) -> Any:
     return loss.detach(), *torch.autograd.grad(loss, leaves)
 
 
-@cross_entropy.impl(needs=_ON_GPU, tier="full")
-def _compile(ctx: Any) -> Any:
-    return partial(_eager, loss_of=compiled(_loss))
+cross_entropy.impl(
+    lambda ctx: partial(_eager, loss_of=compiled(_loss)), name="compile", needs=TRITON, tier="full"
+)
 
 
-# Returns the gradient of some logits, which may lie where they were, and adds to the losses.
-Step = Callable[[Any, Any, Any, float], Any]
+def _in_chunks(step: Any, x: Any, weight: Any, target: Any, *, moves: bool = True) -> Any:
+    """Go through the tokens in chunks, or hold each against the targets of the first.
 
-
-def _in_chunks(step: Step, x: Any, weight: Any, target: Any, *, moves: bool = True) -> Any:
-    """Go through the tokens in chunks, or hold each against the targets of the first."""
+    A step returns the gradient of some logits, which may lie where they were, and adds to the
+    losses.
+    """
     rows, vocab = -(-len(x) // CHUNKS), len(weight)
     dx, dweight = torch.empty_like(x), torch.empty_like(weight)
     losses = torch.empty(len(x), dtype=torch.float32, device=x.device)
@@ -156,8 +151,8 @@ cross_entropy.impl(partial(_in_chunks, _by_torch), name="chunked")
 
 
 @cross_entropy.impl(
-    needs=_ON_GPU,
-    beats=perfsuite.Beats(
+    needs=TRITON,
+    beats=Beats(
         "eager",
         2.5,
         "Liger Kernel (arXiv:2410.10989): 60 % less memory over whole trainings, a ratio of 2.5, "
@@ -169,7 +164,7 @@ cross_entropy.impl(partial(_in_chunks, _by_torch), name="chunked")
     ),
 )
 def _triton(ctx: Any) -> Any:
-    from perfsuite_compute.cross_entropy_triton import cross_entropy as launch
+    launch = Later("perfsuite_compute.cross_entropy_triton").cross_entropy
 
     def step(logits: Any, target: Any, losses: Any, factor: float) -> Any:
         launch(logits, target, losses, factor=factor)

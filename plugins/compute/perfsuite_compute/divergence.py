@@ -1,15 +1,11 @@
 """Divergence: threads of one warp that want different paths."""
 
-from __future__ import annotations
-
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import perfsuite
-from perfsuite import cuda
+from perfsuite import Beats, cuda, operator
+from perfsuite.gpu import load
 
-SOURCE = Path(__file__).with_name("divergence.cu")
 THREADS, ITEMS, ROUNDS = 256, 8, 1024
 # Numerical Recipes, chapter 7.1, and the sequence of C's rand.
 SEQUENCES = ((1664525, 1013904223), (1103515245, 12345))
@@ -17,7 +13,7 @@ _MASK = 2**32 - 1
 _PATHS = "CUDA C++ Programming Guide, 'SIMT Architecture': a warp that diverges executes each path"
 
 
-@perfsuite.operator(
+@operator(
     smoke={"n": 2**22 - 37, "data": "mixed", "impl": "compacted"},
     nightly=[
         {"n": 2**22, "data": "mixed"},
@@ -76,23 +72,16 @@ def _drops_items(kinds: Any, x: Any, y: Any) -> Any:
     return result
 
 
-def cuda_options() -> tuple[str, ...]:
-    """Return the macros of divergence.cu."""
-    constants = [
-        f"-D{name}_{part}={value}u"
-        for name, rule in zip(("FIRST", "SECOND"), SEQUENCES, strict=True)
-        for part, value in zip(("MULTIPLIER", "INCREMENT"), rule, strict=True)
-    ]
-    return (f"-DTHREADS={THREADS}", f"-DITEMS={ITEMS}", f"-DROUNDS={ROUNDS}", *constants)
-
-
 def _launch(ctx: Any, *, n: int, impl: str) -> Any:
-    kernel = ctx.load_cuda(SOURCE, f"take_{impl}", options=cuda_options())
+    macros: dict[str, object] = {"THREADS": THREADS, "ITEMS": ITEMS, "ROUNDS": ROUNDS}
+    for which, rule in zip(("FIRST", "SECOND"), SEQUENCES, strict=True):
+        macros |= {f"{which}_MULTIPLIER": f"{rule[0]}u", f"{which}_INCREMENT": f"{rule[1]}u"}
+    kernel = load(ctx, __file__, f"take_{impl}", **macros)
     blocks = -(-n // (THREADS * (ITEMS if impl == "compacted" else 1)))
     return lambda kinds, x, y: kernel(blocks, THREADS, kinds, x, y, n)
 
 
-_than_branches = partial(perfsuite.Beats, "branchy", needs=(cuda(),))
+_than_branches = partial(Beats, "branchy", needs=(cuda(),))
 divergence.impl(_launch, name="branchy")
 divergence.impl(
     _launch,

@@ -1,13 +1,9 @@
 """Fourier transforms, Cholesky factors, sparse matrices: by the library, and by hand."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
 from typing import Any
 
-import perfsuite
-from perfsuite import Work, Workload, cuda
+from perfsuite import Work, Workload, case, cuda
 from perfsuite.gpu import torch
 
 ROW_ENTRIES = 32  # of the sparse matrix
@@ -41,7 +37,7 @@ def _memory_bytes(op: str, n: int, impl: str) -> int:
     return 24 * ROW_ENTRIES * n + 16 * n * COLUMNS + messages + chunk
 
 
-@perfsuite.case(
+@case(
     # Odd sizes are prime (fft) or of no block's width (cholesky).
     nightly=[
         {"op": "fft", "n": 1024, "impl": ["library", "plain"]},
@@ -111,7 +107,7 @@ def _cholesky(n: int, impl: str) -> Workload:
         return factor, factor @ factor.t()
 
     # cholesky_ex: the other one waits for the GPU to say whether it failed.
-    library: Callable[[Any], Any] = lambda a: torch.linalg.cholesky_ex(a)[0]  # noqa: E731
+    library: Any = lambda a: torch.linalg.cholesky_ex(a)[0]  # noqa: E731
     factorise = blocked_cholesky if impl == "plain" else library
     return Workload(
         fn=lambda factor, a: factorise(a),

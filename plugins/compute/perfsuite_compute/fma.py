@@ -1,13 +1,9 @@
 """Fused multiply-adds in registers: nothing but the CUDA cores and the SM clock."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import perfsuite
-from perfsuite import Work, cuda
+from perfsuite import Work, cuda, operator
+from perfsuite.gpu import load
 
 # x -> SCALE x + SHIFT pulls towards 1, so that no chain of any length overflows.
 SCALE, SHIFT = 0.999, 0.001
@@ -18,7 +14,7 @@ THREADS, CHAINS, BLOCKS_PER_SM = 128, 16, 16
 _ELEMENTS = {"cuda": 132 * BLOCKS_PER_SM * THREADS * CHAINS, "torch": 2**12}
 
 
-@perfsuite.operator(
+@operator(
     smoke=[{"steps": 256, "impl": "torch"}, {"steps": 4096, "impl": "cuda"}],
     work=lambda steps, impl: Work(
         4 * _ELEMENTS[impl], 4 * _ELEMENTS[impl], 2 * steps * _ELEMENTS[impl], "fp32"
@@ -41,10 +37,8 @@ def fma(rng: Any, *, steps: int, impl: str) -> tuple[Any, ...]:
     return rng.randn(_ELEMENTS[impl]), rng.empty(_ELEMENTS[impl])
 
 
-@fma.reference
-def _reference(x: Any, y: Any, *, steps: int) -> Any:
-    """Return the chain in closed form: 1 is the point that stays where it is."""
-    return 1 + (x.double() - 1) * SCALE**steps
+# Return the chain in closed form: 1 is the point that stays where it is.
+fma.reference(lambda x, y, *, steps: 1 + (x.double() - 1) * SCALE**steps)
 
 
 @fma.impl
@@ -59,12 +53,6 @@ fma.wrong(lambda x, y, *, steps: _torch(x, y, steps=steps // 2))
 
 
 @fma.impl(needs=[cuda()])
-def _cuda(ctx: Any, *, steps: int) -> Callable[..., None]:
-    path, n = Path(__file__).with_name("fma.cu"), _ELEMENTS["cuda"]
-    run = ctx.load_cuda(path, "fma_loop", options=cuda_options(steps))
-    return lambda x, y: run(n // (THREADS * CHAINS), THREADS, x, y)
-
-
-def cuda_options(steps: int) -> tuple[str, ...]:
-    """Return the macros of fma.cu."""
-    return (f"-DSTEPS={steps}", f"-DSCALE={SCALE}f", f"-DSHIFT={SHIFT}f")
+def _cuda(ctx: Any, *, steps: int) -> Any:
+    run = load(ctx, __file__, "fma_loop", STEPS=steps, SCALE=f"{SCALE}f", SHIFT=f"{SHIFT}f")
+    return lambda x, y: run(_ELEMENTS["cuda"] // (THREADS * CHAINS), THREADS, x, y)

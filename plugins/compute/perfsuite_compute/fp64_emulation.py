@@ -1,13 +1,9 @@
 """Matrix multiplication in float64 out of integer tensor cores: what each slice buys."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
 from typing import Any
 
-import perfsuite
-from perfsuite import Metric, Work, cuda
+from perfsuite import Metric, Work, cuda, operator
 from perfsuite.gpu import torch
 
 SLICE_BITS = 7  # of an int8 with its sign: -64 to 64
@@ -29,7 +25,7 @@ def _work(m: int, impl: str) -> Work:
     return Work(read_bytes=16 * m * m, write_bytes=8 * m * m, flops=2 * m**3, rate_dtype=rate)
 
 
-@perfsuite.operator(
+@operator(
     smoke={"m": 256, "impl": "int8x8"},
     nightly={"m": 4096, "impl": ["fp64", "int8x6", "int8x8", "bf16x3"]},
     full=[
@@ -63,7 +59,7 @@ def fp64_emulation(rng: Any, *, m: int) -> tuple[Any, Any]:
     return rng.randn(m, m, dtype="float64"), rng.randn(m, m, dtype="float64")
 
 
-def _launch(ctx: Any, *, impl: str) -> Callable[[Any, Any], Any]:
+def _launch(ctx: Any, *, impl: str) -> Any:
     if impl in SLICES:
         return lambda a, b: multiply_sliced(a, b, SLICES[impl])
     return multiply_split if impl == "bf16x3" else torch.mm
@@ -145,7 +141,7 @@ def _power(exponent: Any) -> Any:
 
 
 @fp64_emulation.exact
-def correct_bits(multiply: Callable[[Any, Any], Any], like: Any, _: Any) -> dict[str, float]:
+def correct_bits(multiply: Any, like: Any, _: Any) -> dict[str, float]:
     """Return the metric, to a tenth of a bit: sums in another order differ by less."""
     generator = torch.Generator().manual_seed(20260)
     a, b = torch.randn(2, _TRIED, _TRIED, dtype=torch.float64, generator=generator).to(like.device)

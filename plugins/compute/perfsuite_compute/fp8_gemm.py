@@ -1,11 +1,8 @@
 """Matrix multiplication in 8-bit floating point: what halving the operand's bits is worth."""
 
-from __future__ import annotations
-
 from typing import Any
 
-import perfsuite
-from perfsuite import Work, arch, cuda
+from perfsuite import Beats, Work, arch, cuda, operator
 from perfsuite.gpu import matmul64, torch
 
 _LARGEST = 448.0  # of float8_e4m3fn
@@ -18,7 +15,7 @@ def _work(m: int, n: int, k: int, impl: str) -> Work:
     return Work(size * (m * k + k * n) + 4 * scales, 2 * m * n, 2 * m * n * k, rate)
 
 
-@perfsuite.operator(
+@operator(
     smoke={"m": 2048, "n": 2048, "k": 2048, "impl": "fp8_rowwise"},
     nightly=[
         {"m": 8192, "n": 8192, "k": 8192},
@@ -103,8 +100,8 @@ def _multiply(a: Any, a_scale: Any, w: Any, w_scale: Any, out: Any) -> None:
     )
 
 
-def _faster(by: float, source: str) -> perfsuite.Beats:
-    return perfsuite.Beats("bf16", by, source, {"m": 8192}, (cuda(), arch("sm_90")))
+def _faster(by: float, source: str) -> Beats:
+    return Beats("bf16", by, source, {"m": 8192}, (cuda(), arch("sm_90")))
 
 
 fp8_gemm.impl(

@@ -3,13 +3,10 @@
 
 // What is written first: one thread for each element of c, operands straight from global memory.
 // Neighbouring threads take neighbouring columns, so b and c are coalesced and a is broadcast.
-extern "C" __global__ void gemm_naive(const float* a, const float* b, float* c)
-{
+extern "C" __global__ void gemm_naive(const float* a, const float* b, float* c) {
     const int column = blockIdx.x * blockDim.x + threadIdx.x;
     const int row = blockIdx.y * blockDim.y + threadIdx.y;
-    if (row >= SIZE_M || column >= SIZE_N) {
-        return;
-    }
+    if (row >= SIZE_M || column >= SIZE_N) return;
     float sum = 0.0f;
     for (int i = 0; i < SIZE_K; ++i) {
         sum += a[row * SIZE_K + i] * b[i * SIZE_N + column];
@@ -28,8 +25,7 @@ static_assert(SIZE_M % TILE == 0 && SIZE_N % TILE == 0 && SIZE_K % STEP == 0, "w
 // A tile of a and of b in shared memory, OWN x OWN sums in registers: each value that is read from
 // global memory serves TILE elements of c, and each read from shared memory OWN of them.
 extern "C" __global__ void __launch_bounds__(SIDE * SIDE)
-gemm_tiled(const float* a, const float* b, float* c)
-{
+gemm_tiled(const float* a, const float* b, float* c) {
     // a is turned on its way in, so that a thread reads both operands as vectors of four. The
     // padding leaves two threads to a bank when they store what they turned, not four.
     __shared__ float tile_a[2][STEP][TILE + 4];
@@ -88,9 +84,7 @@ gemm_tiled(const float* a, const float* b, float* c)
             #pragma unroll
             for (int y = 0; y < OWN; ++y) {
                 #pragma unroll
-                for (int x = 0; x < OWN; ++x) {
-                    sums[y][x] += left[y] * right[x];
-                }
+                for (int x = 0; x < OWN; ++x) sums[y][x] += left[y] * right[x];
             }
         }
         if (more) {

@@ -1,26 +1,17 @@
 """Matrix multiplication: CUDA cores, tensor cores, and the library against kernels of one's own."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
-import perfsuite
-from perfsuite import Claim, Work, Workload, arch, cuda, package
-from perfsuite.gpu import DTYPES, matmul64, torch
+from perfsuite import Beats, Claim, Regime, Work, Workload, arch, case, cuda, operator
+from perfsuite.gpu import DTYPES, TRITON, Later, load, matmul64, torch
 from perfsuite_compute import fp64_emulation
 
-_SOURCE = Path(__file__).with_name("gemm.cu")
+kernels = Later("perfsuite_compute.gemm_triton")
 _BYTES = {"bf16": 2, "fp32": 4, "tf32": 4, "fp16": 2, "int8": 1, "fp64": 8}
 _CUDA_CORES = ["torch", "cuda_naive", "cuda_tiled"]
 # Sizes that show what tensor cores reach; fp16 and fp64 are there for their rate. int8 is missing:
 # on Hopper the library takes a kernel made for A100, which reaches half of the chip's rate.
-_CEILINGS = {
-    "bf16": (4096, 8192),
-    "tf32": (4096,),
-    "fp16": (8192,),
-    "fp64": (4096,),
-}
+_CEILINGS = {"bf16": (4096, 8192), "tf32": (4096,), "fp16": (8192,), "fp64": (4096,)}
 
 
 def _cubes(*sizes: int, **axes: Any) -> list[dict[str, Any]]:
@@ -44,7 +35,7 @@ def _memory_bytes(dtype: str, m: int, n: int, k: int, **_: Any) -> int:
     return own + copies + 8 * (k * n + m * n + min(m, 2048) * k)
 
 
-@perfsuite.operator(
+@operator(
     smoke=[
         *_cubes(512, dtype="fp32", impl=["torch", "cuda_tiled"]),
         *_cubes(1024, dtype="bf16", impl=["torch", "triton"]),
@@ -104,10 +95,8 @@ def _reference(a: Any, b: Any, c: Any, *, dtype: str) -> Any:
     return fp64_emulation.reference(a, b) if dtype == "fp64" else matmul64(a, b)
 
 
-@gemm.wrong
-def _without_last_step(a: Any, b: Any, c: Any) -> Any:
-    """Leave out the last 64 of k, as a loop that rounds its count down does."""
-    return matmul64(a[:, :-64], b[:-64]).to(c.dtype)
+# Leave out the last 64 of k, as a loop that rounds its count down does.
+gemm.wrong(lambda a, b, c: matmul64(a[:, :-64], b[:-64]).to(c.dtype))
 
 
 @gemm.impl
@@ -118,9 +107,11 @@ def _torch(ctx: Any, *, dtype: str) -> Any:
     return lambda a, b, c: multiply(a, b, out=c)
 
 
-@gemm.impl(
-    needs=[cuda(), package("triton")],
-    beats=perfsuite.Beats(
+gemm.impl(
+    lambda ctx: kernels.gemm,
+    name="triton",
+    needs=TRITON,
+    beats=Beats(
         "torch",
         0.8,
         "Triton tutorial 03, matrix multiplication: 'performance on par with cuBLAS'",
@@ -128,21 +119,17 @@ def _torch(ctx: Any, *, dtype: str) -> Any:
         needs=(cuda(), arch("sm_90")),
     ),
 )
-def _triton(ctx: Any) -> Any:
-    from perfsuite_compute.gemm_triton import gemm as launch
-
-    return launch
 
 
 @gemm.impl(needs=[cuda()])
 def _cuda_naive(ctx: Any, *, m: int, n: int, k: int) -> Any:
-    run = ctx.load_cuda(_SOURCE, "gemm_naive", options=cuda_options("gemm_naive", m, n, k))
+    run = load(ctx, __file__, "gemm_naive", SIZE_M=m, SIZE_N=n, SIZE_K=k)
     return lambda a, b, c: run((-(-n // 32), -(-m // 32)), (32, 32), a, b, c)
 
 
 @gemm.impl(
     needs=[cuda()],
-    beats=perfsuite.Beats(
+    beats=Beats(
         "cuda_naive",
         4.0,
         "S. Boehm, 'How to Optimize a CUDA Matmul Kernel' (2022): coalesced 8.5 %, shared "
@@ -153,32 +140,22 @@ def _cuda_naive(ctx: Any, *, m: int, n: int, k: int) -> Any:
     ),
 )
 def _cuda_tiled(ctx: Any, *, m: int, n: int, k: int) -> Any:
-    tile = tile_for(m, n)
-    run = ctx.load_cuda(_SOURCE, "gemm_tiled", options=cuda_options("gemm_tiled", m, n, k))
+    tile = 128 if min(m, n) >= 2048 else 64  # noqa: PLR2004
+    # It takes whole tiles, of k a multiple of 16. Those of 128 leave SMs idle below 2048.
+    run = load(ctx, __file__, "gemm_tiled", SIZE_M=m, SIZE_N=n, SIZE_K=k, TILE=tile)
     return lambda a, b, c: run((n // tile, m // tile), (256, 1), a, b, c)
-
-
-def tile_for(m: int, n: int) -> int:
-    """Return the side of gemm_tiled's tiles: those of 128 leave SMs idle below 2048."""
-    return 128 if min(m, n) >= 2048 else 64  # noqa: PLR2004
-
-
-def cuda_options(kernel: str, m: int, n: int, k: int) -> tuple[str, ...]:
-    """Return the macros of gemm.cu; gemm_tiled takes whole tiles, of k a multiple of 16."""
-    tile = (f"-DTILE={tile_for(m, n)}",) if kernel == "gemm_tiled" else ()
-    return (f"-DSIZE_M={m}", f"-DSIZE_N={n}", f"-DSIZE_K={k}", *tile)
 
 
 def _bf16(m: int) -> dict[str, Any]:
     return {"dtype": "bf16", "m": m, "n": m, "k": m, "impl": "torch"}
 
 
-@perfsuite.case(
+@case(
     # No variant of the smoke tier: launches that do not reach the power limit show nothing.
     nightly={"m": 8192},
     needs=(cuda(),),
     work=lambda m: _work(**_bf16(m)),
-    regime=perfsuite.Regime.SUSTAINED,
+    regime=Regime.SUSTAINED,
     tags=["tensor-cores", "power"],
     source="power-capped matrix multiplication, as in training steps; NVML's counter of energy",
 )
@@ -191,18 +168,14 @@ def gemm_sustained(ctx: Any, *, m: int) -> Workload:
     return gemm.build(ctx, **_bf16(m))
 
 
-CASES = (
-    gemm,
-    Claim(
-        name="gemm_tensor_cores",
-        case="gemm",
-        faster={"dtype": "tf32"},
-        than={"dtype": "fp32"},
-        by=4.0,
-        at={"impl": ("torch",), "m": (4096,)},
-        needs=(cuda(), arch("sm_90")),
-        source="NVIDIA H200 datasheet: 494.5 TFLOP/s dense tf32, 67 fp32, a ratio of 7.4; four is "
-        "asked for, since tensor cores reach a smaller share of their peak",
-    ),
-    gemm_sustained,
+GEMM_TENSOR_CORES = Claim(
+    name="gemm_tensor_cores",
+    case="gemm",
+    faster={"dtype": "tf32"},
+    than={"dtype": "fp32"},
+    by=4.0,
+    at={"impl": ("torch",), "m": (4096,)},
+    needs=(cuda(), arch("sm_90")),
+    source="NVIDIA H200 datasheet: 494.5 TFLOP/s dense tf32, 67 fp32, a ratio of 7.4; four is "
+    "asked for, since tensor cores reach a smaller share of their peak",
 )

@@ -2,38 +2,19 @@
 // thread an element to 64. a is m x k, b is k x n; n and k are multiples of 8, so that rows start at
 // multiples of 16 bytes.
 
-typedef unsigned short bf16;
+#include "gemm_rows.cuh"
 
-__device__ float wide(bf16 value)
-{
+__device__ float wide(bf16 value) {
     return __uint_as_float((unsigned)value << 16);
-}
-
-__device__ unsigned narrow(float low, float high)
-{
-    unsigned pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
-}
-
-// Eight values of a row-major matrix, or zeros beyond its end.
-__device__ uint4 eight(const bf16* from, int row, int rows, int column, int columns)
-{
-    const bool inside = row < rows && column < columns;
-    return inside ? *reinterpret_cast<const uint4*>(from + (long long)row * columns + column)
-                  : make_uint4(0, 0, 0, 0);
 }
 
 // What is written first. Neighbouring threads take neighbouring columns, so b is coalesced.
 extern "C" __global__ void gemm_loop(const bf16* a, const bf16* b, bf16* c, long long size_m,
-                                     long long size_n, long long size_k)
-{
+                                     long long size_n, long long size_k) {
     const int m = (int)size_m, n = (int)size_n, k = (int)size_k;
     const int column = blockIdx.x * blockDim.x + threadIdx.x;
     const int row = blockIdx.y * blockDim.y + threadIdx.y;
-    if (row >= m || column >= n) {
-        return;
-    }
+    if (row >= m || column >= n) return;
     float sum = 0.0f;
     for (int i = 0; i < k; ++i) {
         sum += wide(a[(long long)row * k + i]) * wide(b[(long long)i * n + column]);
@@ -44,10 +25,8 @@ extern "C" __global__ void gemm_loop(const bf16* a, const bf16* b, bf16* c, long
 constexpr int SQUARE = 32;
 
 // Tiles in shared memory: each value from global memory serves 32 elements of c.
-extern "C" __global__ void __launch_bounds__(SQUARE * SQUARE)
-gemm_shared(const bf16* a, const bf16* b, bf16* c, long long size_m, long long size_n,
-            long long size_k)
-{
+extern "C" __global__ void __launch_bounds__(SQUARE * SQUARE) gemm_shared(
+    const bf16* a, const bf16* b, bf16* c, long long size_m, long long size_n, long long size_k) {
     __shared__ float tile_a[SQUARE][SQUARE], tile_b[SQUARE][SQUARE];
     const int m = (int)size_m, n = (int)size_n, k = (int)size_k;
     const int x = threadIdx.x, y = threadIdx.y;
@@ -59,14 +38,10 @@ gemm_shared(const bf16* a, const bf16* b, bf16* c, long long size_m, long long s
         tile_b[y][x] = in_b ? wide(b[(long long)(start + y) * n + column]) : 0.0f;
         __syncthreads();
         #pragma unroll
-        for (int i = 0; i < SQUARE; ++i) {
-            sum += tile_a[y][i] * tile_b[i][x];
-        }
+        for (int i = 0; i < SQUARE; ++i) sum += tile_a[y][i] * tile_b[i][x];
         __syncthreads();
     }
-    if (row < m && column < n) {
-        c[(long long)row * n + column] = (bf16)narrow(sum, 0.0f);
-    }
+    if (row < m && column < n) c[(long long)row * n + column] = (bf16)narrow(sum, 0.0f);
 }
 
 constexpr int TILE = 128;     // the square of c that a block of gemm_register makes
@@ -77,8 +52,7 @@ constexpr int STEP = 16;      // and so many columns of a in shared memory
 constexpr int HALF = TILE / 2;
 
 // The eight values of `from`, the first in the low half of its first word.
-__device__ void widen(float (&to)[8], uint4 from)
-{
+__device__ void widen(float (&to)[8], uint4 from) {
     const unsigned words[4] = {from.x, from.y, from.z, from.w};
     #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -88,10 +62,8 @@ __device__ void widen(float (&to)[8], uint4 from)
 }
 
 // Sums in registers: each read from shared memory serves eight elements of c.
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
-gemm_register(const bf16* a, const bf16* b, bf16* c, long long size_m, long long size_n,
-              long long size_k)
-{
+extern "C" __global__ void __launch_bounds__(THREADS, 2) gemm_register(
+    const bf16* a, const bf16* b, bf16* c, long long size_m, long long size_n, long long size_k) {
     // a is turned on its way in, so that a thread reads both operands as vectors of four.
     __shared__ float tile_a[STEP][TILE + 4], tile_b[STEP][TILE];
     const int m = (int)size_m, n = (int)size_n, k = (int)size_k;
@@ -106,14 +78,10 @@ gemm_register(const bf16* a, const bf16* b, bf16* c, long long size_m, long long
         float values[8];
         widen(values, next_a);
         #pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            tile_a[column_a + i][row_a] = values[i];
-        }
+        for (int i = 0; i < 8; ++i) tile_a[column_a + i][row_a] = values[i];
         widen(values, next_b);
         #pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            tile_b[row_b][column_b + i] = values[i];
-        }
+        for (int i = 0; i < 8; ++i) tile_b[row_b][column_b + i] = values[i];
         __syncthreads();
         next_a = eight(a, row + row_a, m, start + STEP + column_a, k);
         next_b = eight(b, start + STEP + row_b, k, column + column_b, n);
@@ -130,9 +98,7 @@ gemm_register(const bf16* a, const bf16* b, bf16* c, long long size_m, long long
             #pragma unroll
             for (int y = 0; y < OWN; ++y) {
                 #pragma unroll
-                for (int x = 0; x < OWN; ++x) {
-                    sums[y][x] += own_a[y] * own_b[x];
-                }
+                for (int x = 0; x < OWN; ++x) sums[y][x] += own_a[y] * own_b[x];
             }
         }
         __syncthreads();

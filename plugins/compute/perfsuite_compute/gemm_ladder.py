@@ -1,16 +1,11 @@
 """One multiplication, rung by rung: a loop, tiles, registers, tensor cores, a pipeline, roles."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import perfsuite
-from perfsuite import arch, cuda
-from perfsuite.gpu import matmul64, sm_count, torch
-
-_FOLDER = Path(__file__).parent
+from perfsuite import Beats, arch, cuda, operator
+from perfsuite.gpu import matmul64, mm, sm_count, tensor_map
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +29,6 @@ class Rung:
         down, across = -(-m // self.tile), -(-n // (self.columns or self.tile))
         return (across * down,) if self.shared_bytes else (across, down)
 
-    @property
-    def source(self) -> Path:
-        """The file it is in."""
-        return _FOLDER / self.file
-
 
 RUNGS = {
     "loop": Rung("gemm_ladder.cu", "gemm_loop", 32, (32, 32)),
@@ -52,9 +42,8 @@ RUNGS = {
         "gemm_wgmma.cu", "gemm_wgmma", 128, (384,), 4 * 3 * 2**14 + 1024, 256, boxes=(128, 64)
     ),
 }
-BOX_COLUMNS = 64  # 128 bytes: what TMA swizzles
 _BEATS = {
-    "register": perfsuite.Beats(
+    "register": Beats(
         "shared",
         2.5,
         "S. Boehm, 'How to Optimize a CUDA Matmul Kernel' (2022), fp32: tiles in shared "
@@ -62,7 +51,7 @@ _BEATS = {
         at={"size": 2048},
         needs=(cuda(),),
     ),
-    "wmma": perfsuite.Beats(
+    "wmma": Beats(
         "register",
         3.0,
         "NVIDIA H200 datasheet: 989 TFLOP/s dense bf16, 67 fp32, a ratio of 14.8; three is "
@@ -70,7 +59,7 @@ _BEATS = {
         at={"size": 2048},
         needs=(cuda(), arch("sm_90")),
     ),
-    "wgmma": perfsuite.Beats(
+    "wgmma": Beats(
         "torch",
         0.75,
         "P. Shankhdhar, fast.cu, README: on an H100, bf16, 763 TFLOP/s where cuBLAS has "
@@ -84,7 +73,7 @@ _BEATS = {
 
 # Each rung where it takes some milliseconds at most, and beside its neighbours. 2040 and 1032 are
 # multiples of 8, as rows must be, and of no tile.
-@perfsuite.operator(
+@operator(
     smoke={"size": 2040, "impl": "wgmma"},
     nightly=[
         {"size": 2048, "impl": ["loop", "shared", "register", "wmma"]},
@@ -123,25 +112,19 @@ def gemm_ladder(rng: Any, *, size: int) -> Any:
     return a, b, rng.empty(size, size, dtype="bfloat16")
 
 
-@gemm_ladder.reference
-def _reference(a: Any, b: Any, c: Any) -> Any:
-    return matmul64(a, b)
+gemm_ladder.reference(lambda a, b, c: matmul64(a, b))
 
 
-@gemm_ladder.wrong
-def _without_last_step(a: Any, b: Any, c: Any) -> Any:
-    """Round the loop over k down to whole steps of 64, less one."""
-    return a[:, :-64] @ b[:-64]
+# Round the loop over k down to whole steps of 64, less one.
+gemm_ladder.wrong(lambda a, b, c: a[:, :-64] @ b[:-64])
 
 
-@gemm_ladder.impl
-def _torch(a: Any, b: Any, c: Any) -> None:
-    torch.mm(a, b, out=c)
+gemm_ladder.impl(mm, name="torch")
 
 
 def _rung(ctx: Any, *, impl: str) -> Any:
     rung = RUNGS[impl]
-    kernel = ctx.load_cuda(rung.source, rung.function)
+    kernel = ctx.load_cuda(Path(__file__).with_name(rung.file), rung.function)
     blocks = sm_count() if rung.boxes else 0
 
     def launch(a: Any, b: Any, c: Any) -> None:
@@ -149,7 +132,7 @@ def _rung(ctx: Any, *, impl: str) -> Any:
         grid, operands = rung.grid(m, n), (a, b)
         if rung.boxes:
             grid = (min(blocks, *grid),)
-            operands = tuple(map(_tensor_map, operands, rung.boxes))
+            operands = tuple(map(tensor_map, operands, rung.boxes))
         sizes = (m, n, a.shape[1])
         kernel(grid, rung.threads, *operands, c, *sizes, shared_bytes=rung.shared_bytes)
 
@@ -159,18 +142,3 @@ def _rung(ctx: Any, *, impl: str) -> Any:
 for _name, _each in RUNGS.items():
     _needs = (arch("sm_90"),) if _each.boxes else ()
     gemm_ladder.impl(_rung, name=_name, needs=_needs, beats=_BEATS.get(_name, ()))
-
-
-def _tensor_map(matrix: Any, rows: int) -> Any:
-    """Return TMA's map of a row-major bf16 matrix in boxes of ``rows`` x 64, swizzled 128 bytes."""
-    # The enumerations of the public as_tensor_map have no public name yet.
-    from cuda.core._tensor_map import TensorMapL2Promotion, TensorMapSwizzle
-    from cuda.core.utils import StridedMemoryView
-
-    # As 16-bit integers: numpy, whose names of dtypes the view speaks, has no bf16.
-    view = StridedMemoryView.from_any_interface(matrix.view(torch.uint16), stream_ptr=-1)
-    return view.as_tensor_map(
-        (rows, BOX_COLUMNS),
-        swizzle=TensorMapSwizzle.SWIZZLE_128B,
-        l2_promotion=TensorMapL2Promotion.L2_256B,
-    )

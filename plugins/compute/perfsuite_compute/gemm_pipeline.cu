@@ -3,6 +3,8 @@
 // fragments with ldmatrix and multiply them with mma.sync. n and k are multiples of 8. One block a
 // tile, two blocks an SM.
 
+#include <ptx.cuh>
+
 constexpr int TILE = 128;
 constexpr int STEP = 64;   // columns of a and rows of b in a slot
 constexpr int SLOTS = 3;
@@ -16,16 +18,14 @@ constexpr int ACROSS = 8;  // fragments of 8 columns
 // Chunks of 16 bytes are permuted by their row, so that eight rows of a column lie in different
 // banks; a row has WIDTH values.
 template <int WIDTH>
-__device__ unsigned chunk_at(unsigned base, int row, int chunk)
-{
+__device__ unsigned chunk_at(unsigned base, int row, int chunk) {
     return base + row * WIDTH * 2 + (chunk ^ row % 8) * 16;
 }
 
 // Rows of WIDTH values of `from`, from `row` and `column` on; zeros where the matrix ends.
 template <int WIDTH>
 __device__ void load_half(unsigned base, const unsigned short* from, int row, int rows, int column,
-                          int columns)
-{
+                          int columns) {
     constexpr int CHUNKS = WIDTH / 8;
     #pragma unroll 4  // all eight at once take registers that spill
     for (int i = 0; i < HALF_BYTES / 16 / THREADS; ++i) {
@@ -41,34 +41,8 @@ __device__ void load_half(unsigned base, const unsigned short* from, int row, in
     }
 }
 
-__device__ void load_fragments(unsigned (&fragments)[4], unsigned address)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(fragments[0]), "=r"(fragments[1]), "=r"(fragments[2]), "=r"(fragments[3])
-                 : "r"(address)
-                 : "memory");
-}
-
-// The same of rows that run along n: mma.sync wants b's columns together.
-__device__ void load_turned(unsigned (&fragments)[4], unsigned address)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(fragments[0]), "=r"(fragments[1]), "=r"(fragments[2]), "=r"(fragments[3])
-                 : "r"(address)
-                 : "memory");
-}
-
-__device__ void multiply(float (&sums)[4], const unsigned (&a)[4], unsigned b0, unsigned b1)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 // One slot: 64 rows of a from `row` on by 64 columns of b from `column` on.
-__device__ void multiply_slot(float (&sums)[DOWN][ACROSS][4], unsigned slot, int row, int column)
-{
+__device__ void multiply_slot(float (&sums)[DOWN][ACROSS][4], unsigned slot, int row, int column) {
     const int lane = threadIdx.x % 32;
     #pragma unroll
     for (int part = 0; part < STEP; part += 16) {
@@ -93,37 +67,9 @@ __device__ void multiply_slot(float (&sums)[DOWN][ACROSS][4], unsigned slot, int
     }
 }
 
-__device__ void store_pair(unsigned short* c, float low, float high)
-{
-    unsigned pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    *reinterpret_cast<unsigned*>(c) = pair;
-}
-
-__device__ void store(const float (&sums)[DOWN][ACROSS][4], unsigned short* c, int row, int column,
-                      int m, int n)
-{
-    const int lane = threadIdx.x % 32;
-    #pragma unroll
-    for (int i = 0; i < DOWN; ++i) {
-        #pragma unroll
-        for (int j = 0; j < ACROSS; ++j) {
-            const int y = row + i * 16 + lane / 4, x = column + j * 8 + lane % 4 * 2;
-            unsigned short* to = c + (long long)y * n + x;
-            if (x < n && y < m) {
-                store_pair(to, sums[i][j][0], sums[i][j][1]);
-            }
-            if (x < n && y + 8 < m) {
-                store_pair(to + 8LL * n, sums[i][j][2], sums[i][j][3]);
-            }
-        }
-    }
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
 gemm_pipeline(const unsigned short* a, const unsigned short* b, unsigned short* c,
-              long long size_m, long long size_n, long long size_k)
-{
+              long long size_m, long long size_n, long long size_k) {
     extern __shared__ uint4 shared[];
     const unsigned slots = ((unsigned)__cvta_generic_to_shared(shared) + 127) / 128 * 128;
     const int m = (int)size_m, n = (int)size_n, k = (int)size_k;
@@ -142,15 +88,13 @@ gemm_pipeline(const unsigned short* a, const unsigned short* b, unsigned short* 
             load_half<STEP>(slot, a, row, m, step * STEP, k);
             load_half<TILE>(slot + HALF_BYTES, b, step * STEP, k, column, n);
         }
-        asm volatile("cp.async.commit_group;" ::: "memory");  // an empty one keeps the count
+        close_group();  // an empty one keeps the count
     };
 
     float sums[DOWN][ACROSS][4] = {};
-    for (int step = 0; step < SLOTS - 1; ++step) {
-        fill(step);
-    }
+    for (int step = 0; step < SLOTS - 1; ++step) fill(step);
     for (int step = 0; step < steps; ++step) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(SLOTS - 2) : "memory");
+        wait_groups<SLOTS - 2>();
         __syncthreads();  // this step's slot is filled, and the one before was read by all
         fill(step + SLOTS - 1);
         multiply_slot(sums, slots + step % SLOTS * SLOT_BYTES, warp_row, warp_column);

@@ -1,12 +1,9 @@
 """Matrix multiplication in awkward sizes: rows that are not aligned, tiles that fill no wave."""
 
-from __future__ import annotations
-
 from typing import Any
 
-import perfsuite
-from perfsuite import Claim, arch, cuda, package
-from perfsuite.gpu import matmul64, sm_count, torch
+from perfsuite import Claim, arch, cuda, operator, package
+from perfsuite.gpu import Later, matmul64, mm, sm_count, torch
 
 _OWN = [arch("sm_90+"), cuda(), package("triton")]
 
@@ -19,7 +16,7 @@ _OWN = [arch("sm_90+"), cuda(), package("triton")]
 # which the kernels are made of, cannot take rows that are not aligned. 256 x 256 are four tiles:
 # only a split of k gives the other multiprocessors something to do. Products of a few rows are what
 # heads, routers and adapters ask for.
-@perfsuite.operator(
+@operator(
     smoke={"m": 513, "n": 520, "k": 512, "impl": "stream_k"},
     nightly=[
         {"m": 1536, "n": 1408, "k": 8192},
@@ -58,9 +55,7 @@ def gemm_shapes(rng: Any, *, m: int, n: int, k: int) -> Any:
     return a, b, rng.empty(m, n, dtype="bfloat16")
 
 
-@gemm_shapes.reference
-def _reference(a: Any, b: Any, c: Any) -> Any:
-    return matmul64(a, b)
+gemm_shapes.reference(lambda a, b, c: matmul64(a, b))
 
 
 @gemm_shapes.wrong
@@ -70,21 +65,18 @@ def _without_shared(a: Any, b: Any, c: Any, *, k: int) -> None:
     c[:, -128:] = a[:, : k // 2] @ b[: k // 2, -128:]
 
 
-@gemm_shapes.impl
-def _torch(a: Any, b: Any, c: Any) -> None:
-    torch.mm(a, b, out=c)
+gemm_shapes.impl(mm, name="torch")
 
 
 @gemm_shapes.impl(needs=_OWN, name="tiles")
 @gemm_shapes.impl(needs=_OWN)
 def _stream_k(ctx: Any, *, m: int, n: int, k: int, impl: str) -> Any:
-    from perfsuite_compute.stream_k_triton import launch
-
+    launch = Later("perfsuite_compute.stream_k_triton").launch
     is_streamed = impl == "stream_k"
     return launch(m, n, k, is_streamed=is_streamed, place=ctx.place, programs=sm_count())
 
 
-@perfsuite.operator(
+@operator(
     nightly=[
         {"b": 64, "m": 1024, "n": 1024, "k": 128},
         {"b": 4096, "m": 64, "n": 64, "k": 64, "impl": "torch"},
@@ -101,9 +93,7 @@ def bmm(rng: Any, *, b: int, m: int, n: int, k: int) -> Any:
     return x, y, rng.empty(b, m, n, dtype="bfloat16")
 
 
-@bmm.reference
-def _products(x: Any, y: Any, out: Any) -> Any:
-    return x.double() @ y.double()
+bmm.reference(lambda x, y, out: x.double() @ y.double())
 
 
 # Takes the second matrix of the pair before.
@@ -121,18 +111,14 @@ def _loop(x: Any, y: Any, out: Any) -> None:
         torch.mm(x[at], y[at], out=out[at])
 
 
-CASES = (
-    gemm_shapes,
-    bmm,
-    Claim(
-        name="gemm_aligned_rows",
-        case="gemm_shapes",
-        faster={"n": 10944},
-        than={"n": 10922},
-        by=1.2,
-        at={"m": (4096,), "impl": ("torch",)},
-        needs=(cuda(),),
-        source="stas00/ml-engineering, swiglu: an inner size of 10944 in place of 10922 makes the "
-        "matrix multiplication 46 % faster",
-    ),
+GEMM_ALIGNED_ROWS = Claim(
+    name="gemm_aligned_rows",
+    case="gemm_shapes",
+    faster={"n": 10944},
+    than={"n": 10922},
+    by=1.2,
+    at={"m": (4096,), "impl": ("torch",)},
+    needs=(cuda(),),
+    source="stas00/ml-engineering, swiglu: an inner size of 10944 in place of 10922 makes the "
+    "matrix multiplication 46 % faster",
 )

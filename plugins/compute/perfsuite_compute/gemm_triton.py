@@ -1,7 +1,6 @@
 """A persistent bf16 matrix multiplication in Triton: bulk tensor copies into tensor cores."""
 
-from __future__ import annotations
-
+# mypy: allow-untyped-defs, allow-incomplete-defs
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ _GROUP = 8  # rows of tiles that walk the columns together, so that their B tile
 
 
 @triton.jit
-def _tile_at(index, tiles_m, tiles_n, GROUP: tl.constexpr):  # type: ignore[no-untyped-def]
+def _tile_at(index, tiles_m, tiles_n, GROUP: tl.constexpr):
     """Return the row and column of tile ``index``, GROUP rows at a time."""
     group_tiles = GROUP * tiles_n
     first = index // group_tiles * GROUP
@@ -27,18 +26,10 @@ def _tile_at(index, tiles_m, tiles_n, GROUP: tl.constexpr):  # type: ignore[no-u
 
 
 @triton.jit
-def gemm_kernel(  # type: ignore[no-untyped-def]
-    a_desc,
-    b_desc,
-    c_desc,
-    m,
-    n,
-    k,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP: tl.constexpr,
-):
+def gemm_kernel(
+    a_desc, b_desc, c_desc, m, n, k, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
     """Write a @ b to c: each program takes every ``num_programs``-th tile of c."""
     tiles_m = tl.cdiv(m, BLOCK_M)
     tiles_n = tl.cdiv(n, BLOCK_N)
@@ -75,17 +66,10 @@ def gemm(a: Any, b: Any, c: Any) -> None:
     gemm_kernel[(min(tiles, _sm_count(a)),)](
         TensorDescriptor.from_tensor(a, [block_m, block_k]),
         TensorDescriptor.from_tensor(b, [block_k, block_n]),
-        TensorDescriptor.from_tensor(c, [block_m, block_n // 2]),
-        m,
-        n,
-        k,
-        BLOCK_M=block_m,
-        BLOCK_N=block_n,
-        BLOCK_K=block_k,
-        GROUP=_GROUP,
-        num_stages=stages,
+        TensorDescriptor.from_tensor(c, [block_m, block_n // 2]), m, n, k,
+        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP=_GROUP, num_stages=stages,
         num_warps=warps,
-    )
+    )  # fmt: skip
 
 
 def _sm_count(x: Any) -> int:

@@ -1,7 +1,7 @@
 // c = a b in bf16 with fp32 sums, all row-major: the ladder's first rung on tensor cores. n and k are
 // multiples of 8, so that rows start at multiples of 16 bytes.
 
-typedef unsigned short bf16;
+#include "gemm_rows.cuh"
 
 constexpr int TILE = 128;             // the square of c that a block makes
 constexpr int THREADS = 256;
@@ -11,39 +11,21 @@ constexpr int PITCH_B = TILE + 8;
 constexpr int PITCH_C = 16 + 4;
 constexpr int DOWN = 2, ACROSS = 4;   // squares of 16 x 16 in a warp's 32 x 64
 
-__device__ unsigned narrow(float low, float high)
-{
-    unsigned pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
-}
-
-// Eight values of a row-major matrix, or zeros beyond its end.
-__device__ uint4 eight(const bf16* from, int row, int rows, int column, int columns)
-{
-    const bool inside = row < rows && column < columns;
-    return inside ? *reinterpret_cast<const uint4*>(from + (long long)row * columns + column)
-                  : make_uint4(0, 0, 0, 0);
-}
-
-__device__ void load_a(unsigned (&to)[4], unsigned address)
-{
+__device__ void load_a(unsigned (&to)[4], unsigned address) {
     asm volatile("wmma.load.a.sync.aligned.row.m16n16k16.shared.bf16 {%0, %1, %2, %3}, [%4], %5;"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                  : "r"(address), "r"(PITCH_A)
                  : "memory");
 }
 
-__device__ void load_b(unsigned (&to)[4], unsigned address)
-{
+__device__ void load_b(unsigned (&to)[4], unsigned address) {
     asm volatile("wmma.load.b.sync.aligned.row.m16n16k16.shared.bf16 {%0, %1, %2, %3}, [%4], %5;"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                  : "r"(address), "r"(PITCH_B)
                  : "memory");
 }
 
-__device__ void multiply(float (&sums)[8], const unsigned (&a)[4], const unsigned (&b)[4])
-{
+__device__ void multiply(float (&sums)[8], const unsigned (&a)[4], const unsigned (&b)[4]) {
     asm("wmma.mma.sync.aligned.row.row.m16n16k16.f32.bf16.bf16.f32 "
         "{%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, {%12, %13, %14, %15}, "
         "{%0, %1, %2, %3, %4, %5, %6, %7};"
@@ -55,8 +37,7 @@ __device__ void multiply(float (&sums)[8], const unsigned (&a)[4], const unsigne
 // wmma: a warp multiplies squares of 16 on tensor cores; what it holds of them is opaque, so that
 // they go back through shared memory.
 __device__ void store_square(const float (&sums)[8], float* own, bf16* c, int row, int column,
-                             int m, int n)
-{
+                             int m, int n) {
     const unsigned address = (unsigned)__cvta_generic_to_shared(own);
     asm volatile("wmma.store.d.sync.aligned.row.m16n16k16.shared.f32 "
                  "[%0], {%1, %2, %3, %4, %5, %6, %7, %8}, %9;" ::"r"(address),
@@ -74,10 +55,8 @@ __device__ void store_square(const float (&sums)[8], float* own, bf16* c, int ro
     __syncwarp();  // the next square overwrites this one
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
-gemm_wmma(const bf16* a, const bf16* b, bf16* c, long long size_m, long long size_n,
-          long long size_k)
-{
+extern "C" __global__ void __launch_bounds__(THREADS, 2) gemm_wmma(
+    const bf16* a, const bf16* b, bf16* c, long long size_m, long long size_n, long long size_k) {
     __shared__ __align__(32) bf16 tile_a[TILE * PITCH_A];
     __shared__ __align__(32) bf16 tile_b[DEEP * PITCH_B];
     __shared__ __align__(32) float squares[THREADS / 32][16 * PITCH_C];
@@ -121,9 +100,7 @@ gemm_wmma(const bf16* a, const bf16* b, bf16* c, long long size_m, long long siz
                 unsigned own_b[4];  // one at a time: all four take registers that spill
                 load_b(own_b, base_b + (part * PITCH_B + x * 16) * 2);
                 #pragma unroll
-                for (int y = 0; y < DOWN; ++y) {
-                    multiply(sums[y][x], own_a[y], own_b);
-                }
+                for (int y = 0; y < DOWN; ++y) multiply(sums[y][x], own_a[y], own_b);
             }
         }
         __syncthreads();

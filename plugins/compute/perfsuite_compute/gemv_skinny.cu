@@ -5,6 +5,8 @@
 // of 32 warps a multiprocessor are several times what HBM's latency (about 1 us under load) times
 // an SM's share of the bandwidth asks for. x is read again by each warp, from the L1 cache.
 
+#include <ptx.cuh>
+
 constexpr int WARPS = 8;
 constexpr int LOADS = 8;
 // Of a multiprocessor: 4096 rows then take one turn. Also tells the compiler that it has 64 registers;
@@ -18,12 +20,6 @@ static_assert(K % 8 == 0, "a row of w must be whole vectors");
 __device__ __forceinline__ float2 widen(unsigned int pair) {
     // A bf16 is the upper half of the float of the same value.
     return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
-}
-
-__device__ __forceinline__ unsigned short narrow(float value) {
-    unsigned short bits;
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-    return bits;
 }
 
 __device__ __forceinline__ float dot(uint4 a, uint4 b, float sum) {

@@ -1,20 +1,17 @@
 """A linear layer with few rows: the weights are read once, and nothing else takes time."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
-import perfsuite
-from perfsuite import cuda, package
-from perfsuite.gpu import matmul64, sm_count, torch
+from perfsuite import cuda, operator
+from perfsuite.gpu import TRITON, Later, load, matmul64, sm_count, torch
 
+kernels = Later("perfsuite_compute.skinny_triton")
 _ROWS_OF_A_BLOCK = 8
 
 
 # n and k of Llama-3.1-8B: the gate and up projections as one, and the down projection; the latter
 # with three outputs more, which fill no tile; and one for a CPU.
-@perfsuite.operator(
+@operator(
     smoke={"m": 1, "n": 2048, "k": 2048, "impl": ["triton", "cuda"]},
     nightly=[
         {"m": 1, "n": 4096, "k": 14336},
@@ -46,15 +43,11 @@ def gemv_skinny(rng: Any, *, m: int, n: int, k: int) -> Any:
     return x, w, rng.empty(m, n, dtype="bfloat16")
 
 
-@gemv_skinny.reference
-def _reference(x: Any, w: Any, y: Any) -> Any:
-    return matmul64(x, w.t())
+gemv_skinny.reference(lambda x, w, y: matmul64(x, w.t()))
 
 
-@gemv_skinny.wrong
-def _without_last_part(x: Any, w: Any, y: Any) -> Any:
-    """Leave out the last of many parts of k, as a split that rounds its count down does."""
-    return x[:, :-64] @ w[:, :-64].t()
+# Leave out the last of many parts of k, as a split that rounds its count down does.
+gemv_skinny.wrong(lambda x, w, y: x[:, :-64] @ w[:, :-64].t())
 
 
 @gemv_skinny.impl
@@ -62,22 +55,14 @@ def _torch(x: Any, w: Any, y: Any) -> None:
     torch.mm(x, w.t(), out=y)
 
 
-@gemv_skinny.impl(needs=[cuda(), package("triton")])
+@gemv_skinny.impl(needs=TRITON)
 def _triton(ctx: Any, *, m: int, n: int, k: int) -> Any:
-    from perfsuite_compute import skinny_triton
-
-    programs = skinny_triton.PROGRAMS_PER_SM * sm_count()
-    run = skinny_triton.launch(m, n, k, kind="bf16", place=ctx.place, programs=programs)
+    programs = kernels.PROGRAMS_PER_SM * sm_count()
+    run = kernels.launch(m, n, k, kind="bf16", place=ctx.place, programs=programs)
     return lambda x, w, y: run(x, w, x, y)  # bf16 weights have no scale
 
 
 @gemv_skinny.impl(needs=[cuda()])
 def _cuda(ctx: Any, *, n: int, k: int) -> Any:
-    source = Path(__file__).with_suffix(".cu")
-    run = ctx.load_cuda(source, "gemv_rows", options=cuda_options(n, k))
+    run = load(ctx, __file__, "gemv_rows", N=n, K=k)
     return lambda x, w, y: run(-(-n // _ROWS_OF_A_BLOCK), 32 * _ROWS_OF_A_BLOCK, x, w, y)
-
-
-def cuda_options(n: int, k: int) -> tuple[str, ...]:
-    """Return what gemv_skinny.cu is compiled with."""
-    return f"-DN={n}", f"-DK={k}"

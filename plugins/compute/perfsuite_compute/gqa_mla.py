@@ -1,14 +1,12 @@
 """Decoding over a long cache of keys and values, and what smaller caches are worth."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
-import perfsuite
-from perfsuite import Claim, arch, cuda, package
-from perfsuite.gpu import DTYPES, torch
+from perfsuite import Beats, Claim, arch, cuda, operator, package
+from perfsuite.gpu import DTYPES, TRITON, Later, torch
 
+kernels = Later("perfsuite_compute.gqa_mla_triton")
 D = 128
 # Query heads, heads of keys, width of a key and of a value. Llama-2-7B, Llama-3-8B, and
 # DeepSeek-V3 with its projections absorbed: 128 heads share one latent of 512 and 64.
@@ -32,7 +30,7 @@ def _memory_bytes(dtype: str, kind: str, b: int, s: int, impl: str) -> int:
 
 
 # A night has the first and the fastest of those for the latent; the full tier compares them all.
-@perfsuite.operator(
+@operator(
     smoke={**_SMALL, "impl": "sdpa"},
     nightly=[
         {**_LARGE, "kind": "mha", "s": 4096, "impl": "triton"},
@@ -123,8 +121,8 @@ def _torch(q: Any, k: Any, *rest: Any, kind: str) -> Any:
 
 
 @gqa_mla.impl(
-    needs=[cuda(), package("triton"), arch("sm_90+")],
-    beats=perfsuite.Beats(
+    needs=[*TRITON, arch("sm_90+")],
+    beats=Beats(
         "torch",
         8.0,
         "counted as in the GQA paper, where decoding is bound by loading keys and values: "
@@ -135,19 +133,16 @@ def _torch(q: Any, k: Any, *rest: Any, kind: str) -> Any:
     ),
 )
 def _triton(ctx: Any, *, kind: str) -> Any:
-    from perfsuite_compute import gqa_mla_triton
-
     if kind == "mla":
-        return partial(gqa_mla_triton.mla_decode, scale=MLA_SCALE, splits=SPLITS[kind])
-    return partial(gqa_mla_triton.decode, splits=SPLITS[kind])
+        return partial(kernels.mla_decode, scale=MLA_SCALE, splits=SPLITS[kind])
+    return partial(kernels.decode, splits=SPLITS[kind])
 
 
 @gqa_mla.impl(
     needs=[cuda(), package("triton.experimental.gluon.language.nvidia.hopper"), arch("sm_90")]
 )
 def _gluon(ctx: Any, *, kind: str) -> Any:
-    from perfsuite_compute.gqa_mla_gluon import mla_decode
-
+    mla_decode = Later("perfsuite_compute.gqa_mla_gluon").mla_decode
     return partial(mla_decode, scale=MLA_SCALE, splits=SPLITS[kind])
 
 

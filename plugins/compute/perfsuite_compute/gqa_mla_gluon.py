@@ -1,7 +1,6 @@
 """Decoding with a latent cache in Gluon: the next block is copied under all of this one's work."""
 
-from __future__ import annotations
-
+# mypy: allow-untyped-defs, allow-incomplete-defs
 import math
 from typing import Any
 
@@ -27,14 +26,14 @@ _sync = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
 
 
 @gluon.jit
-def _two_slots(descriptor):  # type: ignore[no-untyped-def]
+def _two_slots(descriptor):
     rows: gl.constexpr = descriptor.block_type.shape[0]
     columns: gl.constexpr = descriptor.block_type.shape[1]
     return gl.allocate_shared_memory(descriptor.dtype, [2, rows, columns], descriptor.layout)
 
 
 @gluon.jit
-def _fetch(descriptors, row, slot, bar, pred):  # type: ignore[no-untyped-def]
+def _fetch(descriptors, row, slot, bar, pred):
     """Begin to copy rows of the latent and of what carries the position into a slot."""
     wide, narrow = descriptors
     mbarrier.expect(bar, wide.block_type.nbytes + narrow.block_type.nbytes, pred=pred)
@@ -44,7 +43,7 @@ def _fetch(descriptors, row, slot, bar, pred):  # type: ignore[no-untyped-def]
 
 
 @gluon.jit
-def _score(queries, slot, of_scores: gl.constexpr):  # type: ignore[no-untyped-def]
+def _score(queries, slot, of_scores: gl.constexpr):
     """Return the products of all queries and all keys of a slot."""
     rows: gl.constexpr = queries[0].shape[0]
     keys: gl.constexpr = slot[0].shape[0]
@@ -55,7 +54,7 @@ def _score(queries, slot, of_scores: gl.constexpr):  # type: ignore[no-untyped-d
 
 
 @gluon.jit
-def _weigh(scores, seen, total, peak):  # type: ignore[no-untyped-def]
+def _weigh(scores, seen, total, peak):
     """Return the powers of a block of scores, total and peak to go on with, and the shrinkage."""
     scores = gl.where(seen[None, :], scores, -float("inf"))
     new_peak = gl.maximum(peak, gl.max(scores, 1))
@@ -65,7 +64,7 @@ def _weigh(scores, seen, total, peak):  # type: ignore[no-untyped-def]
 
 
 @gluon.jit
-def _leave(results, sums, total, peak, head):  # type: ignore[no-untyped-def]
+def _leave(results, sums, total, peak, head):
     """Write what this program's share of the keys came to, for all of its heads."""
     sums_out, total_out, peak_out = results
     rows: gl.constexpr = sums.shape[0]
@@ -81,9 +80,7 @@ def _leave(results, sums, total, peak, head):  # type: ignore[no-untyped-def]
 
 
 @gluon.jit
-def _attend(  # type: ignore[no-untyped-def]
-    descriptors, row, steps, queries, slots, full, seen_keys, scale, SPLIT: gl.constexpr
-):
+def _attend(descriptors, row, steps, queries, slots, full, seen_keys, scale, SPLIT: gl.constexpr):
     """Return sums, total and peak of the first ``seen_keys`` keys from ``row`` on.
 
     SPLIT warps beside each other share a row's keys, and then the columns of the latent.
@@ -119,7 +116,7 @@ def _attend(  # type: ignore[no-untyped-def]
 
 
 @gluon.jit
-def mla_decode_kernel(  # type: ignore[no-untyped-def]
+def mla_decode_kernel(
     q_desc, q_rope_desc, latent_desc, rope_desc, sums_out, total_out, peak_out, s, share, scale,
     HEADS: gl.constexpr,
 ):  # fmt: skip
@@ -175,12 +172,8 @@ def mla_decode(q: Any, cache: Any, out: Any, *, scale: float, splits: int) -> No
         for columns, layout in zip((LATENT, ROPE), layouts(), strict=True)
     )
     mla_decode_kernel[(b * triton.cdiv(heads, ROWS), splits)](
-        *descriptors,
-        *parts,
-        s,
-        gqa_mla_triton.share_of(s, splits, BLOCK_N),
+        *descriptors, *parts, s, gqa_mla_triton.share_of(s, splits, BLOCK_N),
         math.log2(math.e) * scale,
-        HEADS=heads,
-        num_warps=WARPS,
-    )
+        HEADS=heads, num_warps=WARPS,
+    )  # fmt: skip
     gqa_mla_triton.join_kernel[(b * heads,)](*parts, out, SPLITS=splits, DV=LATENT)

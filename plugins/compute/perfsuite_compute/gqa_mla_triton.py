@@ -1,7 +1,6 @@
 """One query's attention over a long cache in Triton: keys are split among programs, then joined."""
 
-from __future__ import annotations
-
+# mypy: allow-untyped-defs, allow-incomplete-defs
 import math
 from typing import Any
 
@@ -18,7 +17,7 @@ AHEAD = True  # the L2 cache is asked for a block before shared memory has room 
 
 
 @triton.jit
-def _weigh(scores, columns, high, peak, total, sums):  # type: ignore[no-untyped-def]
+def _weigh(scores, columns, high, peak, total, sums):
     """Return the powers of a block of scores, and peak, total and sums to go on with."""
     scores = tl.where(columns[None, :] < high, scores, -float("inf"))
     new_peak = tl.maximum(peak, tl.max(scores, 1))
@@ -28,7 +27,7 @@ def _weigh(scores, columns, high, peak, total, sums):  # type: ignore[no-untyped
 
 
 @triton.jit
-def _leave(sums_out, total_out, peak_out, heads, inside, sums, total, peak, DV: tl.constexpr):  # type: ignore[no-untyped-def]
+def _leave(sums_out, total_out, peak_out, heads, inside, sums, total, peak, DV: tl.constexpr):
     """Write what this program's share of the keys came to, for all of its heads."""
     at = heads * tl.num_programs(1) + tl.program_id(1)
     tl.store(total_out + at, total, inside)
@@ -38,9 +37,9 @@ def _leave(sums_out, total_out, peak_out, heads, inside, sums, total, peak, DV: 
 
 
 @triton.jit
-def decode_kernel(  # type: ignore[no-untyped-def]
-    q, k_desc, v_desc, sums_out, total_out, peak_out, s, share, scale,
-    GROUP: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr,
+def decode_kernel(
+    q, k_desc, v_desc, sums_out, total_out, peak_out, s, share, scale, GROUP: tl.constexpr,
+    ROWS: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Let the GROUP query heads of one head of keys see ``share`` keys of it."""
     kv_head = tl.program_id(0)
@@ -65,7 +64,7 @@ def decode_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _call_for(array, row, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+def _call_for(array, row, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     """Let one thread ask the L2 cache to fetch ROWS rows of bf16; nobody waits for them."""
     tl.inline_asm_elementwise(
         """
@@ -85,7 +84,7 @@ def _call_for(array, row, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # type: ign
 
 
 @triton.jit
-def mla_decode_kernel(  # type: ignore[no-untyped-def]
+def mla_decode_kernel(
     q, cache, latent_desc, rope_desc, sums_out, total_out, peak_out, s, share, scale,
     HEADS: tl.constexpr, ROWS: tl.constexpr, LATENT: tl.constexpr, ROPE: tl.constexpr,
     BLOCK_N: tl.constexpr, AHEAD: tl.constexpr,
@@ -119,7 +118,7 @@ def mla_decode_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def join_kernel(sums, totals, peaks, out, SPLITS: tl.constexpr, DV: tl.constexpr):  # type: ignore[no-untyped-def]
+def join_kernel(sums, totals, peaks, out, SPLITS: tl.constexpr, DV: tl.constexpr):
     """Write one head's result: its parts, each scaled to the highest peak of all."""
     head = tl.program_id(0)
     wide = tl.arange(0, DV)
@@ -143,20 +142,12 @@ def decode(q: Any, k: Any, v: Any, out: Any, *, splits: int) -> None:
     group, rows = heads // kv_heads, b * kv_heads * s
     parts = parts_for(b * heads, splits, d, q.device)
     decode_kernel[(b * kv_heads, splits)](
-        q,
-        TensorDescriptor(k, [rows, d], [d, 1], [BLOCK_N, d]),
-        TensorDescriptor(v, [rows, d], [d, 1], [BLOCK_N, d]),
-        *parts,
-        s,
-        share_of(s, splits, BLOCK_N),
-        math.log2(math.e) / math.sqrt(d),
-        GROUP=group,
-        ROWS=max(LEAST_ROWS, triton.next_power_of_2(group)),
-        D=d,
-        BLOCK_N=BLOCK_N,
-        num_stages=STAGES,
-        num_warps=WARPS,
-    )
+        q, TensorDescriptor(k, [rows, d], [d, 1], [BLOCK_N, d]),
+        TensorDescriptor(v, [rows, d], [d, 1], [BLOCK_N, d]), *parts, s,
+        share_of(s, splits, BLOCK_N), math.log2(math.e) / math.sqrt(d),
+        GROUP=group, ROWS=max(LEAST_ROWS, triton.next_power_of_2(group)), D=d, BLOCK_N=BLOCK_N,
+        num_stages=STAGES, num_warps=WARPS,
+    )  # fmt: skip
     join_kernel[(b * heads,)](*parts, out, SPLITS=splits, DV=d)
 
 
@@ -167,23 +158,12 @@ def mla_decode(q: Any, cache: Any, out: Any, *, scale: float, splits: int) -> No
     parts = parts_for(b * heads, splits, LATENT, q.device)
     shape, strides = [b * s, width], [width, 1]
     mla_decode_kernel[(b * triton.cdiv(heads, MLA_HEADS), splits)](
-        q,
-        cache,
-        TensorDescriptor(cache, shape, strides, [MLA_BLOCK_N, LATENT]),
-        TensorDescriptor(cache, shape, strides, [MLA_BLOCK_N, ROPE]),
-        *parts,
-        s,
-        share_of(s, splits, MLA_BLOCK_N),
-        math.log2(math.e) * scale,
-        HEADS=heads,
-        ROWS=MLA_HEADS,
-        LATENT=LATENT,
-        ROPE=ROPE,
-        BLOCK_N=MLA_BLOCK_N,
-        AHEAD=AHEAD and cache.is_cuda,
-        num_stages=MLA_STAGES,
-        num_warps=MLA_WARPS,
-    )
+        q, cache, TensorDescriptor(cache, shape, strides, [MLA_BLOCK_N, LATENT]),
+        TensorDescriptor(cache, shape, strides, [MLA_BLOCK_N, ROPE]), *parts, s,
+        share_of(s, splits, MLA_BLOCK_N), math.log2(math.e) * scale,
+        HEADS=heads, ROWS=MLA_HEADS, LATENT=LATENT, ROPE=ROPE, BLOCK_N=MLA_BLOCK_N,
+        AHEAD=AHEAD and cache.is_cuda, num_stages=MLA_STAGES, num_warps=MLA_WARPS,
+    )  # fmt: skip
     join_kernel[(b * heads,)](*parts, out, SPLITS=splits, DV=LATENT)
 
 

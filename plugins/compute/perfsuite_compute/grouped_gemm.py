@@ -1,14 +1,12 @@
 """The experts of a mixture: many matrix multiplications whose rows differ in number."""
 
-from __future__ import annotations
-
 from typing import Any
 
-import perfsuite
-from perfsuite import arch, cuda, package
-from perfsuite.gpu import sm_count, torch
+from perfsuite import Beats, Work, arch, cuda, operator, package
+from perfsuite.gpu import Later, sm_count, torch
 
 # An expert's gate and up projections in DeepSeek-V2-Lite: 64 experts, width 2048, inner size 1408.
+kernels = Later("perfsuite_compute.grouped_gemm_triton")
 _N = {2048: 2816, 256: 136}  # n by k
 
 
@@ -35,14 +33,14 @@ def _memory_bytes(rows: int, experts: int, k: int, skew: str, impl: str) -> int:
     return 2 * (rows * k + experts * n * k + 2 * rows * n + padded) + wide
 
 
-def _work(rows: int, experts: int, k: int, skew: str, impl: str) -> perfsuite.Work:
+def _work(rows: int, experts: int, k: int, skew: str, impl: str) -> Work:
     # Weights are read where an expert has rows.
     n, used = _N[k], sum(size > 0 for size in sizes_of(rows, experts, skew))
     read = 2 * (rows * k + used * n * k) + 4 * experts
-    return perfsuite.Work(read, 2 * rows * n, 2 * rows * n * k, rate_dtype="bf16")
+    return Work(read, 2 * rows * n, 2 * rows * n * k, rate_dtype="bf16")
 
 
-@perfsuite.operator(
+@operator(
     smoke={"rows": 256, "experts": 8, "k": 256, "skew": "zipf", "impl": "triton"},
     nightly=[
         {"rows": 16384, "experts": 64, "k": 2048, "skew": "zipf"},
@@ -119,9 +117,11 @@ def _torch(x: Any, w: Any, ends: Any, y: Any) -> Any:
     return torch._grouped_mm(x, w.mT, offs=ends)  # noqa: SLF001
 
 
-@grouped_gemm.impl(
+grouped_gemm.impl(
+    lambda ctx: kernels.launch(programs=sm_count()),
+    name="triton",
     needs=[cuda(), arch("sm_90+"), package("triton")],
-    beats=perfsuite.Beats(
+    beats=Beats(
         "loop",
         1.2,
         "PyTorch blog, 'Accelerating MoE's with a Triton Persistent Cache-Aware Grouped "
@@ -130,7 +130,3 @@ def _torch(x: Any, w: Any, ends: Any, y: Any) -> Any:
         needs=(cuda(), arch("sm_90")),
     ),
 )
-def _triton(ctx: Any) -> Any:
-    from perfsuite_compute.grouped_gemm_triton import launch
-
-    return launch(programs=sm_count())

@@ -2,8 +2,7 @@
 // in flight hides the latency. Macros: THREADS, STEPS, SCALE, SHIFT, CHAINS, UNROLL.
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-fma_chains(const float* x, float* y, long long size)
-{
+fma_chains(const float* x, float* y, long long size) {
     const int n = (int)size;
     const int threads = gridDim.x * THREADS;
     for (int first = blockIdx.x * THREADS + threadIdx.x; first < n; first += threads * CHAINS) {
@@ -23,9 +22,7 @@ fma_chains(const float* x, float* y, long long size)
         #pragma unroll
         for (int chain = 0; chain < CHAINS; ++chain) {
             const int at = first + chain * threads;
-            if (at < n) {
-                y[at] = value[chain];
-            }
+            if (at < n) y[at] = value[chain];
         }
     }
 }

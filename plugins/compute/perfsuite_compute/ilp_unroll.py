@@ -1,15 +1,10 @@
 """Instruction-level parallelism: one chain of dependent steps a thread, or several side by side."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
-import perfsuite
-from perfsuite import Claim, Work, Workload, cuda
-from perfsuite.gpu import sm_count
+from perfsuite import Claim, Work, Workload, case, cuda
+from perfsuite.gpu import load, sm_count
 
-SOURCE = Path(__file__).with_name("ilp_unroll.cu")
 # Four warps an SM, one for each of its schedulers.
 THREADS = 128
 STEPS = 16384
@@ -23,7 +18,7 @@ TOLERANCE = 2.0**-11
 N = 132 * THREADS * 8
 
 
-@perfsuite.case(
+@case(
     smoke={"n": N - 37, "chains": 4, "unroll": 8},
     nightly=[
         {"n": N, "chains": [1, 4, 8], "unroll": 8},
@@ -50,7 +45,9 @@ def ilp_unroll(ctx: Any, *, n: int, chains: int, unroll: int) -> Workload:
     issue slots from eight chains, and adds to the wait of one. All variants do the same
     arithmetic, and with 2048 threads an SM all would be alike: then other warps fill the gaps.
     """
-    kernel = ctx.load_cuda(SOURCE, "fma_chains", options=cuda_options(chains, unroll))
+    numbers = {"STEPS": STEPS, "SCALE": f"{SCALE}f", "SHIFT": f"{SHIFT}f"}
+    macros = {"THREADS": THREADS, "CHAINS": chains, "UNROLL": unroll, **numbers}
+    kernel = load(ctx, __file__, "fma_chains", **macros)
     blocks = sm_count()
 
     def wrong(x: Any, y: Any) -> None:
@@ -65,12 +62,6 @@ def ilp_unroll(ctx: Any, *, n: int, chains: int, unroll: int) -> Workload:
         wrong=wrong,
         tolerance=TOLERANCE,
     )
-
-
-def cuda_options(chains: int, unroll: int) -> tuple[str, ...]:
-    """Return the macros of ilp_unroll.cu."""
-    constants = (f"-DTHREADS={THREADS}", f"-DSTEPS={STEPS}", f"-DSCALE={SCALE}f")
-    return (*constants, f"-DSHIFT={SHIFT}f", f"-DCHAINS={chains}", f"-DUNROLL={unroll}")
 
 
 def reference(x: Any) -> Any:

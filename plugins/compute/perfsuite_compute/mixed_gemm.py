@@ -1,21 +1,18 @@
 """Weights of 8 and 4 bits that become bf16 in the kernel that multiplies them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
-import perfsuite
-from perfsuite import arch, cuda, package
-from perfsuite.gpu import matmul64, sm_count, torch
+from perfsuite import Beats, arch, cuda, operator
+from perfsuite.gpu import TRITON, Later, matmul64, sm_count, torch
 
 GROUP = 128  # weights of 4 bits that share a scale
 _LARGEST = {"int8": 127, "int4": 7}
 _WARPS = 16  # of a block of mixed_gemv.cu, one on each multiprocessor
-_OWN = [cuda(), package("triton")]
+kernels = Later("perfsuite_compute.skinny_triton")
 
 
-@perfsuite.operator(
+@operator(
     smoke={"m": 1, "n": 1024, "k": 1024, "impl": "int4"},
     nightly=[
         {"m": [1, 256], "n": 28672, "k": 4096},
@@ -82,10 +79,10 @@ def _bf16(x: Any, w: Any, scale: Any, y: Any) -> None:
     torch.mm(x, w.t(), out=y)
 
 
-@mixed_gemm.impl(name="int4", needs=_OWN)
+@mixed_gemm.impl(name="int4", needs=TRITON)
 @mixed_gemm.impl(
-    needs=_OWN,
-    beats=perfsuite.Beats(
+    needs=TRITON,
+    beats=Beats(
         "bf16",
         1.3,
         "PyTorch blog, 'Accelerating Generative AI with PyTorch II: GPT, Fast': int8 "
@@ -97,12 +94,15 @@ def _bf16(x: Any, w: Any, scale: Any, y: Any) -> None:
 def _int8(ctx: Any, *, m: int, n: int, k: int, impl: str) -> Any:
     sms = sm_count()
     if m == 1:
-        source = Path(__file__).with_name("mixed_gemv.cu")
-        run = ctx.load_cuda(source, "mixed_gemv", options=cuda_options(n, k, impl))
+        # Of k a multiple of 16, of 128 for int4.
+        macros = {"N": n, "K": k, "WARPS": _WARPS, **({"INT4": 1} if impl == "int4" else {})}
+        options = tuple(f"-D{name}={value}" for name, value in macros.items())
+        run = ctx.load_cuda(
+            Path(__file__).with_name("mixed_gemv.cu"), "mixed_gemv", options=options
+        )
         return lambda x, w, scale, y: run(sms, 32 * _WARPS, x, w, scale, y)
-    from perfsuite_compute.skinny_triton import PROGRAMS_PER_SM, launch
-
-    return launch(m, n, k, kind=impl, place=ctx.place, programs=PROGRAMS_PER_SM * sms)
+    programs = kernels.PROGRAMS_PER_SM * sms
+    return kernels.launch(m, n, k, kind=impl, place=ctx.place, programs=programs)
 
 
 def quantise(w: Any, kind: str) -> tuple[Any, Any]:
@@ -130,8 +130,3 @@ def dequantise(w: Any, scale: Any, kind: str) -> Any:
     packed = w.view(*scale.shape, GROUP // 2)
     codes = torch.cat((packed & 15, packed >> 4), dim=2)
     return ((codes.double() - 8) * scale.double()[..., None]).view(w.shape[0], -1)
-
-
-def cuda_options(n: int, k: int, kind: str) -> tuple[str, ...]:
-    """Return what mixed_gemv.cu is compiled with; k is a multiple of 16, of 128 for int4."""
-    return f"-DN={n}", f"-DK={k}", f"-DWARPS={_WARPS}", *(("-DINT4=1",) if kind == "int4" else ())

@@ -15,6 +15,8 @@
 // and column i mean something: the other seven in eight are what the layout costs, and tensor cores
 // have them to spare. PTX ISA, "Matrix Fragments for mma.m16n8k16".
 
+#include <ptx.cuh>
+
 constexpr int ROWS = 4;   // outputs that a warp takes at a time, by twos
 // DEPTH is the chunks of 512 bytes of each that it has on their way: 64 KiB or more of 16 warps.
 #ifdef INT4
@@ -35,23 +37,14 @@ constexpr int CHUNKS = (VECTORS + 31) / 32;
 constexpr int GROUPS = K / 128;
 static_assert(ROW_BYTES % 16 == 0, "a row of w must be whole vectors");
 
-__device__ __forceinline__ unsigned short narrow(float value)
-{
-    unsigned short bits;
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-    return bits;
-}
-
-__device__ __forceinline__ unsigned nibbles(unsigned word, unsigned base)
-{
+__device__ __forceinline__ unsigned nibbles(unsigned word, unsigned base) {
     unsigned pair;  // (word & mask) ^ base in one instruction
     asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(pair) : "r"(word), "n"(0x000f000f), "r"(base));
     return pair;
 }
 
 __device__ __forceinline__ void multiply(float (&sums)[4], unsigned a0, unsigned a1, unsigned a2,
-                                         unsigned a3, unsigned b0, unsigned b1)
-{
+                                         unsigned a3, unsigned b0, unsigned b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
         "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
@@ -59,8 +52,7 @@ __device__ __forceinline__ void multiply(float (&sums)[4], unsigned a0, unsigned
 }
 
 // What x is multiplied by in byte `at` of a row, lower or upper nibble; 0 beyond the row.
-__device__ __forceinline__ unsigned short x_at(const unsigned short* x, int at, bool upper)
-{
+__device__ __forceinline__ unsigned short x_at(const unsigned short* x, int at, bool upper) {
     if (at >= ROW_BYTES) return 0;
 #ifdef INT4
     return x[at / 64 * 128 + at % 64 + (upper ? 64 : 0)];
@@ -71,8 +63,7 @@ __device__ __forceinline__ unsigned short x_at(const unsigned short* x, int at, 
 
 // x as the second operand has it, a vector for each of a lane's words: bytes 0 and 2, bytes 1 and 3,
 // of each first the lower nibbles. All lanes' vectors of a word are in a row.
-__device__ void arrange(uint4* arranged, const unsigned short* x)
-{
+__device__ void arrange(uint4* arranged, const unsigned short* x) {
     for (int i = threadIdx.x; i < CHUNKS * 128; i += WARPS * 32) {
         const int at = i / 128 * 512 + i % 32 * 16 + i / 32 % 4 * 4;
         unsigned pairs[4];
@@ -102,8 +93,7 @@ struct Chunk {
     float scales[ROWS];
 };
 
-__device__ __forceinline__ void load(Chunk& to, const uint4* w, const float* scale, Cursor from)
-{
+__device__ __forceinline__ void load(Chunk& to, const uint4* w, const float* scale, Cursor from) {
     const int lane = threadIdx.x % 32, vector = from.chunk * 32 + lane;
     if (from.row >= N || vector >= VECTORS) return;  // x is 0 beyond a row, whatever is in `to`
     w += (long long)from.row * VECTORS + vector;
@@ -120,8 +110,7 @@ __device__ __forceinline__ void load(Chunk& to, const uint4* w, const float* sca
 
 // Add a chunk's part of each output. A lane's entries of its own column are in every fourth lane or
 // so; the others' sums mean nothing.
-__device__ __forceinline__ void consume(float (&sums)[ROWS], const Chunk& chunk, const uint4* x)
-{
+__device__ __forceinline__ void consume(float (&sums)[ROWS], const Chunk& chunk, const uint4* x) {
     const bool is_odd = threadIdx.x / 4 % 2;
     uint4 held[4];
     float start[4] = {};
@@ -158,8 +147,7 @@ __device__ __forceinline__ void consume(float (&sums)[ROWS], const Chunk& chunk,
 
 // Lane 4 i + i / 2 has the sum of part i.
 __device__ __forceinline__ void store(float (&sums)[ROWS], const float* scale, unsigned short* y,
-                                      int first)
-{
+                                      int first) {
     const int lane = threadIdx.x % 32;
     #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
@@ -177,8 +165,7 @@ __device__ __forceinline__ void store(float (&sums)[ROWS], const float* scale, u
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
-mixed_gemv(const unsigned short* x, const uint4* w, const float* scale, unsigned short* y)
-{
+mixed_gemv(const unsigned short* x, const uint4* w, const float* scale, unsigned short* y) {
     __shared__ uint4 arranged[CHUNKS * 128];
     // Blocks first: what is left over for the last turn is spread over all of them.
     const int first = (threadIdx.x / 32 * gridDim.x + blockIdx.x) * ROWS;

@@ -1,21 +1,17 @@
 """A residual added and normalised, as every transformer block begins, and its gradient."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import perfsuite
-from perfsuite import Work, cuda, package
-from perfsuite.gpu import DTYPES, compiled, sm_count, torch
+from perfsuite import KERNELS, Beats, Work, cuda, operator
+from perfsuite.gpu import DTYPES, TRITON, Later, compiled, sm_count, torch
 
 EPS = 1e-6
 _SMALL: dict[str, Any] = {
     "dtype": "fp32", "op": "rms", "direction": "fwd", "rows": 256, "cols": 1000
 }  # fmt: skip
 _USUAL: dict[str, Any] = {"dtype": "bf16", "rows": 8192, "cols": 4096}
-_ON_GPU = (cuda(), package("triton"))
+kernels = Later("perfsuite_compute.norm_triton")
 
 
 def _work(dtype: str, direction: str, rows: int, cols: int, **_: Any) -> Work:
@@ -26,7 +22,7 @@ def _work(dtype: str, direction: str, rows: int, cols: int, **_: Any) -> Work:
     return Work((5 if both else 2) * array, (3 if both else 2) * array)
 
 
-@perfsuite.operator(
+@operator(
     smoke={**_SMALL, "impl": "torch"},
     # The odd width is asked of one kernel only.
     nightly=[
@@ -45,7 +41,7 @@ def _work(dtype: str, direction: str, rows: int, cols: int, **_: Any) -> Work:
     # Inputs, outputs and temporaries, some of them fp32, and the float64 reference with what
     # autograd keeps.
     memory_bytes=lambda dtype, rows, cols, **_: rows * cols * (136 if dtype == "bf16" else 152),
-    metrics=[perfsuite.KERNELS],
+    metrics=[KERNELS],
     tags=["fusion", "reduction"],
     source="kernel fusion: chapter 8 of the book; Liger Kernel (arXiv:2410.10989), section 3.2",
 )
@@ -71,15 +67,12 @@ def norm(rng: Any, *, dtype: str, op: str, direction: str, rows: int, cols: int)
     return x, residual, weight, rng.randn(cols, dtype=name), *grads
 
 
-Way = Callable[..., Any]
-
-
-def _forward(normed: Way, x: Any, residual: Any, weight: Any, bias: Any = None) -> Any:
+def _forward(normed: Any, x: Any, residual: Any, weight: Any, bias: Any = None) -> Any:
     total = x + residual
     return normed(total, weight, bias), total
 
 
-def _walked(both: Way, x: Any, residual: Any, weight: Any, bias: Any, *grads: Any, op: str) -> Any:
+def _walked(both: Any, x: Any, residual: Any, weight: Any, bias: Any, *grads: Any, op: str) -> Any:
     """Add, normalise and, given gradients, walk back by autograd."""
     given = (x, weight, bias) if op == "layer" else (x, weight)
     leaves = [each.detach().requires_grad_(bool(grads)) for each in given]
@@ -132,8 +125,8 @@ norm.impl(_torch, name="torch")
 
 
 @norm.impl(
-    needs=_ON_GPU,
-    beats=perfsuite.Beats(
+    needs=TRITON,
+    beats=Beats(
         "eager",
         2.0,
         "Liger Kernel (arXiv:2410.10989), RMSNorm against Hugging Face's: about 7 times less time "
@@ -143,17 +136,15 @@ norm.impl(_torch, name="torch")
         needs=(cuda(),),
     ),
 )
-def _triton(ctx: Any, *, op: str, direction: str) -> Way:
-    from perfsuite_compute import norm_triton
-
+def _triton(ctx: Any, *, op: str, direction: str) -> Any:
     how: dict[str, Any] = {"eps": EPS, "centred": op == "layer"}
-    programs = norm_triton.PROGRAMS_PER_SM * sm_count(ctx.place)
+    programs = kernels.PROGRAMS_PER_SM * sm_count(ctx.place)
     if direction == "fwd":
-        return partial(norm_triton.forward, **how)
-    train: Way = partial(norm_triton.train, **how, programs=programs)
+        return partial(kernels.forward, **how)
+    train: Any = partial(kernels.train, **how, programs=programs)
     return lambda x, residual, weight, bias, *grads: train(x, residual, weight, bias, grads)
 
 
-@norm.impl(needs=_ON_GPU, tier="full")
-def _compile(ctx: Any, *, op: str) -> Way:
+@norm.impl(needs=TRITON, tier="full")
+def _compile(ctx: Any, *, op: str) -> Any:
     return partial(_walked, compiled(lambda *given: _forward(_as_written, *given)), op=op)

@@ -1,7 +1,6 @@
 """The norm forward where rows are no multiple of 16 bytes long, still in 16-byte accesses."""
 
-from __future__ import annotations
-
+# mypy: allow-untyped-defs, allow-incomplete-defs
 from typing import Any
 
 import triton
@@ -9,9 +8,9 @@ import triton.language as tl
 
 
 @triton.jit
-def norm_odd_kernel(  # type: ignore[no-untyped-def]
-    x, residual, weight, bias, y, total, eps,
-    COLS: tl.constexpr, BLOCK: tl.constexpr, CENTRED: tl.constexpr, VECTOR: tl.constexpr,
+def norm_odd_kernel(
+    x, residual, weight, bias, y, total, eps, COLS: tl.constexpr, BLOCK: tl.constexpr,
+    CENTRED: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
     """Write total = x + residual and its norm y, one row each: its whole vectors, then its ends.
 
@@ -39,7 +38,7 @@ def norm_odd_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _added(x, residual, total, at, inside):  # type: ignore[no-untyped-def]
+def _added(x, residual, total, at, inside):
     """Store the sum, and return it as it was stored."""
     added = tl.load(x + at, inside, 0.0).to(tl.float32)
     added += tl.load(residual + at, inside, 0.0).to(tl.float32)
@@ -49,9 +48,7 @@ def _added(x, residual, total, at, inside):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _scaled(  # type: ignore[no-untyped-def]
-    values, weight, bias, y, at, first, inside, CENTRED: tl.constexpr
-):
+def _scaled(values, weight, bias, y, at, first, inside, CENTRED: tl.constexpr):
     out = values * tl.load(weight + (at - first), inside, 0.0).to(tl.float32)
     if CENTRED:
         out += tl.load(bias + (at - first), inside, 0.0).to(tl.float32)

@@ -1,7 +1,6 @@
 """A residual added, then RMSNorm or LayerNorm, and its gradient: one pass through memory each."""
 
-from __future__ import annotations
-
+# mypy: allow-untyped-defs, allow-incomplete-defs
 from typing import Any
 
 import triton
@@ -15,9 +14,9 @@ SUM_COLS, SUM_ROWS = 32, 32
 
 
 @triton.jit
-def norm_forward_kernel(  # type: ignore[no-untyped-def]
-    x, residual, weight, bias, y, total, mean, rstd, eps,
-    COLS: tl.constexpr, BLOCK: tl.constexpr, CENTRED: tl.constexpr, KEEPS: tl.constexpr,
+def norm_forward_kernel(
+    x, residual, weight, bias, y, total, mean, rstd, eps, COLS: tl.constexpr, BLOCK: tl.constexpr,
+    CENTRED: tl.constexpr, KEEPS: tl.constexpr,
 ):  # fmt: skip
     """Write total = x + residual and its norm y, one row each; what a gradient needs if KEEPS."""
     row = tl.program_id(0).to(tl.int64)
@@ -44,9 +43,9 @@ def norm_forward_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def norm_backward_kernel(  # type: ignore[no-untyped-def]
-    dy, dtotal, total, weight, mean, rstd, dx, dweight, dbias, rows,
-    COLS: tl.constexpr, BLOCK: tl.constexpr, CENTRED: tl.constexpr,
+def norm_backward_kernel(
+    dy, dtotal, total, weight, mean, rstd, dx, dweight, dbias, rows, COLS: tl.constexpr,
+    BLOCK: tl.constexpr, CENTRED: tl.constexpr,
 ):  # fmt: skip
     """Write dx of every n-th row, and one row of partial sums of the weight's gradient."""
     columns = tl.arange(0, BLOCK)
@@ -78,7 +77,7 @@ def norm_backward_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def column_sum_kernel(  # type: ignore[no-untyped-def]
+def column_sum_kernel(
     partial, out, rows, COLS: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_COLS: tl.constexpr
 ):
     """Write the sum of each column of the partial sums."""

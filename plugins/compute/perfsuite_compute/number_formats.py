@@ -1,15 +1,12 @@
 """What narrow number formats keep of a tensor: exact numbers, no GPU needed."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import perfsuite
-from perfsuite import Inspection, Metric, Regime
+from perfsuite import Inspection, Metric, Regime, case
 from perfsuite.gpu import torch
 
 ROWS, COLUMNS = 16, 512
@@ -62,7 +59,7 @@ Rows = list[list[float]]
 Quantise = Callable[[Rows, Format], Rows]
 
 
-@perfsuite.case(
+@case(
     smoke={"format": "int4"},
     nightly={"format": list(FORMATS)},
     metrics=[

@@ -6,8 +6,7 @@ constexpr int WINDOW = 64;    // neighbours that the rare path sorts
 constexpr float USUAL = 1e30f;
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-scale_pairs(const float* x, float* y, long long n)
-{
+scale_pairs(const float* x, float* y, long long n) {
     const long long at = 2 * ((long long)blockIdx.x * THREADS + threadIdx.x);
     if (at + 1 < n) {
         const float2 pair = *reinterpret_cast<const float2*>(x + at);
@@ -19,8 +18,7 @@ scale_pairs(const float* x, float* y, long long n)
 
 // All loads of a thread are issued before its first store: 128 bytes in flight, not 8.
 extern "C" __global__ void __launch_bounds__(THREADS)
-scale_wide(const float* x, float* y, long long n)
-{
+scale_wide(const float* x, float* y, long long n) {
     const long long first = (long long)blockIdx.x * THREADS * QUADS + threadIdx.x;
     const long long quads = n / 4;
     float4 quad[QUADS];
@@ -43,14 +41,11 @@ scale_wide(const float* x, float* y, long long n)
 }
 
 // The median of the WINDOW values around `at`, all of them in registers (a bitonic network).
-__device__ float median_around(const float* x, long long at, long long n)
-{
+__device__ float median_around(const float* x, long long at, long long n) {
     const long long first = at / WINDOW * WINDOW;
     float value[WINDOW];
     #pragma unroll
-    for (int i = 0; i < WINDOW; ++i) {
-        value[i] = x[min(first + i, n - 1)];
-    }
+    for (int i = 0; i < WINDOW; ++i) value[i] = x[min(first + i, n - 1)];
     #pragma unroll
     for (int size = 2; size <= WINDOW; size *= 2) {
         #pragma unroll
@@ -72,12 +67,9 @@ __device__ float median_around(const float* x, long long at, long long n)
 // As scale_pairs, but a value out of all bounds becomes its neighbours' median. It never comes; its
 // registers are taken all the same, by every thread.
 extern "C" __global__ void __launch_bounds__(THREADS, LEAST_BLOCKS)
-scale_or_median(const float* x, float* y, long long n)
-{
+scale_or_median(const float* x, float* y, long long n) {
     const long long at = 2 * ((long long)blockIdx.x * THREADS + threadIdx.x);
-    if (at >= n) {
-        return;
-    }
+    if (at >= n) return;
     const bool whole = at + 1 < n;
     float2 pair = whole ? *reinterpret_cast<const float2*>(x + at) : make_float2(x[at], 0.0f);
     if (fmaxf(fabsf(pair.x), fabsf(pair.y)) > USUAL) {

@@ -1,15 +1,10 @@
 """Occupancy: threads in flight against a block's size, registers and shared memory."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import perfsuite
-from perfsuite import Claim, Metric, Workload, cuda
-from perfsuite.gpu import properties
+from perfsuite import Claim, Metric, Workload, case, cuda
+from perfsuite.gpu import load, properties
 
-SOURCE = Path(__file__).with_name("occupancy.cu")
 N = 2**26
 
 
@@ -21,11 +16,6 @@ class Shape(NamedTuple):
     values: int = 2
     held: int = 0
     least_blocks: int = 1
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        """The macros of occupancy.cu."""
-        return (f"-DTHREADS={self.threads}", f"-DLEAST_BLOCKS={self.least_blocks}")
 
 
 IMPLS = {
@@ -42,7 +32,7 @@ IMPLS = {
 _NIGHTLY = ["block_32", "block_256", "shared_1", "wide_1", "rare_path", "rare_path_bounded"]
 
 
-@perfsuite.case(
+@case(
     smoke={"n": N - 3, "impl": "block_256"},
     nightly={"n": N, "impl": _NIGHTLY},
     full={"n": N, "impl": list(IMPLS)},
@@ -66,7 +56,8 @@ def occupancy(ctx: Any, *, n: int, impl: str) -> Workload:
     ``occupancy`` is what the driver says, of the threads an SM can hold.
     """
     shape, chip = IMPLS[impl], properties()
-    kernel = ctx.load_cuda(SOURCE, shape.function, options=shape.options)
+    macros = {"THREADS": shape.threads, "LEAST_BLOCKS": shape.least_blocks}
+    kernel = load(ctx, __file__, shape.function, **macros)
     # Shared memory that leaves room for so many blocks and not for one more.
     shared = chip.shared_memory_per_multiprocessor // (shape.held + 1) if shape.held else 0
     blocks = -(-n // (shape.threads * shape.values))
@@ -85,17 +76,14 @@ def occupancy(ctx: Any, *, n: int, impl: str) -> Workload:
     )
 
 
-CASES = (
-    occupancy,
-    Claim(
-        name="occupancy_over_one_block",
-        case="occupancy",
-        faster={"impl": "block_256"},
-        than={"impl": "shared_1"},
-        by=2.0,
-        at={"n": (N,)},
-        needs=(cuda(),),
-        source="te42kyfo/gpu-benches, gpu-stream, H200, scale with 8 bytes a thread: 852 GB/s at "
-        "12.5 % occupancy, 1395 at 25 %, 3165 at 100 %; two is asked for",
-    ),
+OCCUPANCY_OVER_ONE_BLOCK = Claim(
+    name="occupancy_over_one_block",
+    case="occupancy",
+    faster={"impl": "block_256"},
+    than={"impl": "shared_1"},
+    by=2.0,
+    at={"n": (N,)},
+    needs=(cuda(),),
+    source="te42kyfo/gpu-benches, gpu-stream, H200, scale with 8 bytes a thread: 852 GB/s at "
+    "12.5 % occupancy, 1395 at 25 %, 3165 at 100 %; two is asked for",
 )

@@ -1,18 +1,15 @@
 """A chain of pointwise operations: a kernel for each, against one for all."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
-import perfsuite
-from perfsuite import cuda, package
-from perfsuite.gpu import compiled, torch
+from perfsuite import KERNELS, Beats, cuda, operator
+from perfsuite.gpu import TRITON, Later, compiled, torch
 
 _N = 2**26
 SCALE, SHIFT, LIMIT = 1.25, 0.5, 2.0
 _FUSED = [
-    perfsuite.Beats(
+    Beats(
         "eager",
         k / 2,
         "H. He, Making Deep Learning Go Brrrr From First Principles: fused, two pointwise "
@@ -26,7 +23,7 @@ _FUSED = [
 ]
 
 
-@perfsuite.operator(
+@operator(
     nightly=[
         {"k": [4, 16], "n": _N},
         {"k": 4, "n": _N - 1, "impl": "triton"},
@@ -40,7 +37,7 @@ _FUSED = [
     memory_bytes=lambda k, n, impl: 40 * n,
     # The chain's additions and multiplications are far below what CUDA cores do meanwhile, so
     # that its work is one value read and one written.
-    metrics=[perfsuite.KERNELS],
+    metrics=[KERNELS],
     tags=["fusion"],
     source="operator fusion: chapter 7 of the book; H. He, Making Deep Learning Go Brrrr",
 )
@@ -68,11 +65,6 @@ def _reference(x: Any, y: Any, *, k: int) -> Any:
     return values
 
 
-@pointwise_fusion.wrong
-def _without_last(x: Any, y: Any, *, k: int) -> Any:
-    return _eager(x, y, k=k - 1)
-
-
 @pointwise_fusion.impl
 def _eager(x: Any, y: Any, *, k: int) -> Any:
     for step in range(k):
@@ -87,13 +79,15 @@ def _eager(x: Any, y: Any, *, k: int) -> Any:
     return x
 
 
-@pointwise_fusion.impl(needs=[cuda(), package("triton")], beats=_FUSED)
+pointwise_fusion.wrong(lambda x, y, *, k: _eager(x, y, k=k - 1))
+
+
+@pointwise_fusion.impl(needs=TRITON, beats=_FUSED)
 def _compile(ctx: Any, *, k: int) -> Any:
     return compiled(lambda x, y: _eager(x, y, k=k))
 
 
-@pointwise_fusion.impl(needs=[cuda(), package("triton")], beats=_FUSED)
+@pointwise_fusion.impl(needs=TRITON, beats=_FUSED)
 def _triton(ctx: Any, *, k: int) -> Any:
-    from perfsuite_compute.pointwise_triton import chain
-
+    chain = Later("perfsuite_compute.pointwise_triton").chain
     return partial(chain, steps=k, constants=(SCALE, SHIFT, LIMIT))

@@ -1,12 +1,9 @@
 """The step before an 8-bit matrix multiplication: a scale for each row, and the row in codes."""
 
-from __future__ import annotations
-
 from typing import Any
 
-import perfsuite
-from perfsuite import arch, cuda, package
-from perfsuite.gpu import by_rows, torch
+from perfsuite import arch, cuda, operator, package
+from perfsuite.gpu import Later, by_rows, torch
 
 _LARGEST = {"fp8": 448.0, "int8": 127.0}  # e4m3, and int8 without -128
 _TORCH = {"fp8": "float8_e4m3fn", "int8": "int8"}
@@ -14,7 +11,7 @@ _TORCH = {"fp8": "float8_e4m3fn", "int8": "int8"}
 _ROWS_AT_ONCE = 512
 
 
-@perfsuite.operator(
+@operator(
     smoke={"to": "fp8", "rows": 256, "cols": 1024, "impl": "triton"},
     nightly={"to": ["fp8", "int8"], "rows": 8192, "cols": 7168},
     full=[
@@ -79,8 +76,7 @@ def _eager(x: Any, codes: Any, scale: Any, *, to: str) -> None:
 
 @quantize_cast.impl(needs=[cuda(), arch("sm_89+").when(to="fp8"), package("triton")])
 def _triton(ctx: Any, *, to: str) -> Any:
-    from perfsuite_compute.quantize_cast_triton import quantise
-
+    quantise = Later("perfsuite_compute.quantize_cast_triton").quantise
     kind, most = getattr(torch, _TORCH[to]), _LARGEST[to]
     inverse = inverse_of(most)
     return lambda x, codes, scale: quantise(

@@ -1,7 +1,6 @@
 """Rows of bf16 into 8-bit codes and a scale, read once, in Triton."""
 
-from __future__ import annotations
-
+# mypy: allow-untyped-defs, allow-incomplete-defs
 from typing import Any
 
 import triton
@@ -12,10 +11,9 @@ ROUNDING = 12582912.0
 
 
 @triton.jit
-def quantise_kernel(  # type: ignore[no-untyped-def]
-    x_ptr, codes_ptr, scale_ptr,
-    COLS: tl.constexpr, BLOCK: tl.constexpr, LARGEST: tl.constexpr, INVERSE: tl.constexpr,
-    ROUNDING: tl.constexpr,
+def quantise_kernel(
+    x_ptr, codes_ptr, scale_ptr, COLS: tl.constexpr, BLOCK: tl.constexpr, LARGEST: tl.constexpr,
+    INVERSE: tl.constexpr, ROUNDING: tl.constexpr,
 ):  # fmt: skip
     """Write the codes and the scale of one row, which stays in registers between its two uses."""
     row = tl.program_id(0).to(tl.int64)

@@ -1,14 +1,10 @@
 """Redundancy: the same angles for every head, found once or again, precisely or fast."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite.gpu import torch
+from perfsuite.gpu import load, torch
 
-SOURCE = Path(__file__).with_name("redundancy.cu")
 BASE = 10000.0
 PAIRS = 64
 THREADS = 256
@@ -59,13 +55,9 @@ def _max_error(launch: Any, x: Any, y: Any) -> dict[str, float]:
     return {"max_error": float((y.double() - _reference(x, y)).abs().max())}
 
 
-def cuda_options(heads: int) -> tuple[str, ...]:
-    """Return the macros of redundancy.cu."""
-    return (f"-DTHREADS={THREADS}", f"-DHEADS={heads}", f"-DPAIRS={PAIRS}", f"-DEACH={EACH}")
-
-
 def _cuda(ctx: Any, *, tokens: int, heads: int, impl: str) -> Any:
-    kernel = ctx.load_cuda(SOURCE, impl.replace("cuda", "rotate"), options=cuda_options(heads))
+    macros = {"THREADS": THREADS, "HEADS": heads, "PAIRS": PAIRS, "EACH": EACH}
+    kernel = load(ctx, __file__, impl.replace("cuda", "rotate"), **macros)
     shares = -(-heads // EACH) if impl == "cuda_hoisted" else heads
     blocks = -(-tokens * shares * PAIRS // 2 // THREADS)
     return lambda x, y: kernel(blocks, THREADS, x, y, tokens)
@@ -108,7 +100,5 @@ def _reference(x: Any, y: Any, *, first: int = 0) -> Any:
     return torch.stack(turned, dim=-1).flatten(-2)
 
 
-@redundancy.wrong
-def _of_its_neighbour(x: Any, y: Any) -> Any:
-    """Count positions from 1: every token turns by its neighbour's angle."""
-    return _reference(x, y, first=1).float()
+# Count positions from 1: every token turns by its neighbour's angle.
+redundancy.wrong(lambda x, y: _reference(x, y, first=1).float())

@@ -1,15 +1,13 @@
 """Two fusions of every transformer layer: rotary embedding, and SwiGLU's gate."""
 
-from __future__ import annotations
-
 from typing import Any
 
-import perfsuite
-from perfsuite import cuda, package
-from perfsuite.gpu import DTYPES, compiled, torch
+from perfsuite import KERNELS, Beats, Work, cuda, operator
+from perfsuite.gpu import DTYPES, TRITON, Later, compiled, torch
 
 D, GROUP = 128, 4
-_ROPE = perfsuite.Beats(
+_MLP: dict[str, Any] = {"dtype": "bf16", "op": "swiglu", "tokens": 8192, "width": 14336}
+_ROPE = Beats(
     "eager",
     5.0,
     "Liger Kernel (arXiv:2410.10989), RoPE against Hugging Face's: about 8 times less "
@@ -18,7 +16,7 @@ _ROPE = perfsuite.Beats(
     needs=(cuda(),),
     name="rope_fused",
 )
-_SWIGLU = perfsuite.Beats(
+_SWIGLU = Beats(
     "eager",
     1.3,
     "counted as in H. He, Making Deep Learning Go Brrrr From First Principles: two "
@@ -29,31 +27,25 @@ _SWIGLU = perfsuite.Beats(
 )
 
 
-def _work(dtype: str, op: str, tokens: int, width: int, impl: str) -> perfsuite.Work:
+def _work(dtype: str, op: str, tokens: int, width: int, impl: str) -> Work:
     size = 2 if dtype == "bf16" else 4
     if op == "swiglu":
-        return perfsuite.Work(2 * tokens * width * size, tokens * width * size)
+        return Work(2 * tokens * width * size, tokens * width * size)
     rotated = tokens * (width + width // GROUP) * size
     # An angle for each pair of a head: d/2 cosines and d/2 sines a token.
-    return perfsuite.Work(rotated + tokens * D * size, rotated)
+    return Work(rotated + tokens * D * size, rotated)
 
 
-@perfsuite.operator(
+@operator(
     # Llama-3-8B: 32 heads and 8 of keys, 128 wide; 14,336 columns between the halves of its MLP.
     nightly=[
         {"dtype": "bf16", "op": "rope", "tokens": 8192, "width": 4096},
         {"dtype": "bf16", "op": "rope", "tokens": 8191, "width": 4096, "impl": "triton"},
-        {
-            "dtype": "bf16",
-            "op": "swiglu",
-            "tokens": 8192,
-            "width": 14336,
-            "impl": ["eager", "triton"],
-        },
+        {**_MLP, "impl": ["eager", "triton"]},
         {"dtype": "bf16", "op": "swiglu", "tokens": 8191, "width": 14335, "impl": "triton"},
     ],
     full=[
-        {"dtype": "bf16", "op": "swiglu", "tokens": 8192, "width": 14336, "impl": "compile"},
+        {**_MLP, "impl": "compile"},
         {"dtype": "fp32", "op": ["rope", "swiglu"], "tokens": 64, "width": 1024, "impl": "eager"},
     ],
     needs=[cuda().when(dtype="bf16")],
@@ -62,7 +54,7 @@ def _work(dtype: str, op: str, tokens: int, width: int, impl: str) -> perfsuite.
     memory_bytes=lambda dtype, op, tokens, width, impl: (
         tokens * width * (46 if dtype == "bf16" else 60)
     ),
-    metrics=[perfsuite.KERNELS],
+    metrics=[KERNELS],
     tags=["fusion"],
     source="kernel fusion: chapter 8 of the book; Liger Kernel (arXiv:2410.10989), section 3.2",
 )
@@ -128,13 +120,11 @@ def _eager(*inputs: Any, op: str) -> Any:
     return torch.nn.functional.silu(inputs[0]) * inputs[1]
 
 
-@rope_swiglu.impl(needs=[cuda(), package("triton")], beats=_ROPE)
+@rope_swiglu.impl(needs=TRITON, beats=_ROPE)
 def _compile(ctx: Any, *, op: str) -> Any:
     return compiled(lambda *inputs: _eager(*inputs, op=op))
 
 
-@rope_swiglu.impl(needs=[cuda(), package("triton")], beats=[_ROPE, _SWIGLU])
+@rope_swiglu.impl(needs=TRITON, beats=[_ROPE, _SWIGLU])
 def _triton(ctx: Any, *, op: str) -> Any:
-    from perfsuite_compute import rope_swiglu_triton
-
-    return getattr(rope_swiglu_triton, op)
+    return getattr(Later("perfsuite_compute.rope_swiglu_triton"), op)

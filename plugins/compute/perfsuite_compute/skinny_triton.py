@@ -1,7 +1,6 @@
 """A few rows times a large weight matrix in Triton, in bf16 or from 8- and 4-bit weights."""
 
-from __future__ import annotations
-
+# mypy: allow-untyped-defs, allow-incomplete-defs
 from typing import Any
 
 import torch
@@ -22,15 +21,15 @@ MAGIC = {torch.bfloat16: (0x4300, 136.0), torch.float16: (0x6400, 1032.0)}
 
 
 @triton.jit
-def _nibble(code, MAGIC: tl.constexpr, OFFSET: tl.constexpr, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
+def _nibble(code, MAGIC: tl.constexpr, OFFSET: tl.constexpr, dtype: tl.constexpr):
     """Return a 4-bit code minus 8 in the dtype of x."""
     return (code.to(tl.int16) | MAGIC).to(dtype, bitcast=True) - OFFSET
 
 
 @triton.jit
-def _step_of_nibbles(  # type: ignore[no-untyped-def]
-    sums, x_ptr, w_ptr, scale_ptr, rows, outs, first, m, n, k,
-    BLOCK_K: tl.constexpr, MAGIC: tl.constexpr, OFFSET: tl.constexpr, SCALED: tl.constexpr,
+def _step_of_nibbles(
+    sums, x_ptr, w_ptr, scale_ptr, rows, outs, first, m, n, k, BLOCK_K: tl.constexpr,
+    MAGIC: tl.constexpr, OFFSET: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
     """Add a group of 4-bit weights, times x; with SCALED each is multiplied by its scale in bf16.
 
@@ -57,7 +56,7 @@ def _step_of_nibbles(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _step(  # type: ignore[no-untyped-def]
+def _step(
     sums, x_ptr, w_ptr, rows, outs, first, m, n, k, BLOCK_K: tl.constexpr, WHOLE: tl.constexpr
 ):
     """Add BLOCK_K columns of w, times those of x, to sums [outs, rows]; WHOLE: none is beyond k."""
@@ -74,7 +73,7 @@ def _step(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _total(parts, splits):  # type: ignore[no-untyped-def]
+def _total(parts, splits):
     """Return the sum of all parts of a tile, one behind the other; the first lies at ``parts``."""
     sums = tl.zeros(parts.shape, dtype=tl.float32)
     for part in range(splits):
@@ -83,7 +82,7 @@ def _total(parts, splits):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def skinny_kernel(  # type: ignore[no-untyped-def]
+def skinny_kernel(
     x_ptr, w_ptr, scale_ptr, y_ptr, partial_ptr, arrived_ptr, m, n, k, steps, splits,
     KIND: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr,
     MAGIC: tl.constexpr, OFFSET: tl.constexpr, SCALED: tl.constexpr, WHOLE: tl.constexpr,

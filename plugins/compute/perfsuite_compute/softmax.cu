@@ -28,8 +28,7 @@ struct Running {
 __device__ float widen(float value) { return value; }
 __device__ float widen(unsigned short bits) { return __uint_as_float((unsigned)bits << 16); }
 
-__device__ Element narrow(float value)
-{
+__device__ Element narrow(float value) {
 #ifdef BF16
     unsigned short bits;
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
@@ -39,28 +38,24 @@ __device__ Element narrow(float value)
 #endif
 }
 
-__device__ float power_of_two(float exponent)
-{
+__device__ float power_of_two(float exponent) {
     float power;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(exponent));
     return power;
 }
 
 // exp(value) / 2**peak
-__device__ float power(float value, float peak)
-{
+__device__ float power(float value, float peak) {
     return power_of_two(fmaf(value, LOG2_E, -peak));
 }
 
-__device__ Running merge(Running one, Running other)
-{
+__device__ Running merge(Running one, Running other) {
     const float peak = fmaxf(one.peak, other.peak);
     return {peak, one.sum * power_of_two(one.peak - peak)
                       + other.sum * power_of_two(other.peak - peak)};
 }
 
-__device__ Running merge_lanes(Running mine)
-{
+__device__ Running merge_lanes(Running mine) {
     #pragma unroll
     for (int distance = 16; distance > 0; distance /= 2) {
         mine = merge(mine, {__shfl_xor_sync(~0u, mine.peak, distance),
@@ -70,20 +65,16 @@ __device__ Running merge_lanes(Running mine)
 }
 
 // Peak and sum travel together, so that the block meets once and not twice.
-__device__ Running merge_block(Running mine)
-{
+__device__ Running merge_block(Running mine) {
     __shared__ Running of_warp[32];
     mine = merge_lanes(mine);
-    if (threadIdx.x % 32 == 0) {
-        of_warp[threadIdx.x / 32] = mine;
-    }
+    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = mine;
     __syncthreads();
     const int lane = threadIdx.x % 32;
     return merge_lanes(lane < WARPS ? of_warp[lane] : Running{LOWEST, 0.0f});
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) softmax_rows(const Element* x, Element* y)
-{
+extern "C" __global__ void __launch_bounds__(THREADS) softmax_rows(const Element* x, Element* y) {
     const long long start = (long long)blockIdx.x * COLS;
     // When COLS is odd most rows do not start at a multiple of 16 bytes: the elements before the
     // first one that does, and those after the last whole vector, are taken one by one.
@@ -139,7 +130,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) softmax_rows(const Element
             out[at] = held[i].bits;
         }
     }
-    if (has_edge) {
-        y[start + edge_at] = narrow(power(edge, row.peak) * scale);
-    }
+    if (has_edge) y[start + edge_at] = narrow(power(edge, row.peak) * scale);
 }

@@ -1,16 +1,12 @@
 """Softmax of each row: five kernels as people write it, against one that reads and writes once."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import perfsuite
-from perfsuite import cuda, package
-from perfsuite.gpu import DTYPES, by_rows, compiled, torch
+from perfsuite import KERNELS, Beats, cuda, operator
+from perfsuite.gpu import DTYPES, TRITON, Later, by_rows, compiled, load, torch
 
-_FUSED = perfsuite.Beats(
+kernels = Later("perfsuite_compute.softmax_triton")
+_FUSED = Beats(
     "eager",
     3.0,
     # Counted for M rows of N elements, N large: (5MN + 2M read + 3MN + 2M written) / 2MN.
@@ -22,7 +18,7 @@ _FUSED = perfsuite.Beats(
 )
 
 
-@perfsuite.operator(
+@operator(
     smoke={"dtype": "fp32", "rows": 1024, "cols": 1024, "impl": ["torch", "triton"]},
     nightly=[
         {"dtype": ["bf16", "fp32"], "rows": 8192, "cols": 8192},
@@ -39,7 +35,7 @@ _FUSED = perfsuite.Beats(
     memory_bytes=lambda dtype, rows, cols, **_: (
         rows * cols * (20 if dtype == "bf16" else 32) + 24 * 1024 * cols
     ),
-    metrics=[perfsuite.KERNELS],
+    metrics=[KERNELS],
     tags=["fusion", "reduction"],
     source="kernel fusion: chapter 8 of the book; Triton tutorial 02, fused softmax",
 )
@@ -86,31 +82,16 @@ def _torch(x: Any, y: Any) -> None:
     torch.softmax(x, dim=1, out=y)
 
 
-@softmax.impl(needs=[cuda(), package("triton")], beats=_FUSED)
-def _triton(ctx: Any) -> Any:
-    from perfsuite_compute.softmax_triton import softmax as launch
-
-    return launch
+softmax.impl(lambda ctx: kernels.softmax, name="triton", needs=TRITON, beats=_FUSED)
 
 
 @softmax.impl(needs=[cuda()], beats=_FUSED)
-def _cuda(ctx: Any, *, dtype: str, rows: int, cols: int) -> Callable[..., None]:
-    path = Path(__file__).with_name("softmax.cu")
-    run = ctx.load_cuda(path, "softmax_rows", options=cuda_options(dtype, cols))
-    return lambda x, y: run(rows, threads_for(cols), x, y)
+def _cuda(ctx: Any, *, dtype: str, rows: int, cols: int) -> Any:
+    # Each keeps up to 32 fp32 values of its row.
+    threads = min(1024, max(128, 1 << (cols // 32 - 1).bit_length()))
+    element = {"BF16": 1} if dtype == "bf16" else {}
+    run = load(ctx, __file__, "softmax_rows", COLS=cols, THREADS=threads, **element)
+    return lambda x, y: run(rows, threads, x, y)
 
 
-@softmax.impl(needs=[cuda(), package("triton")], tier="full")
-def _compile(ctx: Any) -> Any:
-    return compiled(_eager)
-
-
-def threads_for(cols: int) -> int:
-    """Return the threads of a block: each keeps up to 32 fp32 values of its row."""
-    return min(1024, max(128, 1 << (cols // 32 - 1).bit_length()))
-
-
-def cuda_options(dtype: str, cols: int) -> tuple[str, ...]:
-    """Return the macros of softmax.cu."""
-    element = ("-DBF16",) if dtype == "bf16" else ()
-    return (f"-DCOLS={cols}", f"-DTHREADS={threads_for(cols)}", *element)
+softmax.impl(lambda ctx: compiled(_eager), name="compile", needs=TRITON, tier="full")

@@ -1,7 +1,6 @@
 """A row-wise softmax in Triton: one program reads a row once and writes it once."""
 
-from __future__ import annotations
-
+# mypy: allow-untyped-defs, allow-incomplete-defs
 from typing import Any
 
 import triton
@@ -14,7 +13,7 @@ AHEAD_COLS, AHEAD_BYTES, STAGES = 32768, 65536, 3
 
 
 @triton.jit
-def _whole(x, y, start, columns, COLS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _whole(x, y, start, columns, COLS: tl.constexpr):
     """Write the softmax of COLS values from start on; columns are as many or more."""
     inside = columns < COLS
     values = tl.load(x + start + columns, mask=inside, other=-float("inf")).to(tl.float32)
@@ -24,7 +23,7 @@ def _whole(x, y, start, columns, COLS: tl.constexpr):  # type: ignore[no-untyped
 
 
 @triton.jit
-def _ragged(x, y, start, columns, COLS: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
+def _ragged(x, y, start, columns, COLS: tl.constexpr, LANES: tl.constexpr):
     """Do the same from any start: 16-byte accesses, LANES values each, but for both ends.
 
     The ends are what comes before the first address and after the last that 16 divides.
@@ -47,7 +46,7 @@ def _ragged(x, y, start, columns, COLS: tl.constexpr, LANES: tl.constexpr):  # t
 
 
 @triton.jit
-def softmax_kernel(x, y, COLS: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def softmax_kernel(x, y, COLS: tl.constexpr, BLOCK: tl.constexpr):
     """Write the softmax of the row of a program's number to y, in fp32 registers throughout."""
     LANES: tl.constexpr = 128 // x.dtype.element_ty.primitive_bitwidth
     columns = tl.arange(0, BLOCK)
@@ -59,9 +58,7 @@ def softmax_kernel(x, y, COLS: tl.constexpr, BLOCK: tl.constexpr):  # type: igno
 
 
 @triton.jit
-def softmax_ahead_kernel(  # type: ignore[no-untyped-def]
-    x, y, rows, COLS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr
-):
+def softmax_ahead_kernel(x, y, rows, COLS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr):
     """Write the softmax of each ``num_programs``-th row of x to y, STAGES under way at once."""
     columns = tl.arange(0, BLOCK)
     first = tl.program_id(0).to(tl.int64)

@@ -1,15 +1,12 @@
 """Weights of which two in four are zero: half the operations on tensor cores, half the bytes."""
 
-from __future__ import annotations
-
 from typing import Any
 
-import perfsuite
-from perfsuite import arch, cuda
+from perfsuite import Beats, Work, arch, cuda, operator
 from perfsuite.gpu import matmul64, torch
 
 
-@perfsuite.operator(
+@operator(
     smoke={"m": 128, "n": 512, "k": 512, "impl": "cusparselt"},
     # Llama-3.1-8B's MLP: gate or up projection, and down projection.
     nightly={"m": [512, 8192], "n": 14336, "k": 4096},
@@ -18,7 +15,7 @@ from perfsuite.gpu import matmul64, torch
         {"m": [512, 8192], "n": 4096, "k": 14336},
     ],
     # Two of four weights in bf16, and two bits each for where they stand.
-    work=lambda m, n, k, impl: perfsuite.Work(
+    work=lambda m, n, k, impl: Work(
         n * k * 9 // 8 + 2 * m * k, 2 * m * n, m * n * k, rate_dtype="bf16"
     ),
     # Weights dense, packed, and while they are pruned: magnitudes and the indices of a sort.
@@ -49,15 +46,11 @@ def pruned(w: Any) -> Any:
     return fours.scatter(2, smaller, 0.0).view(w.shape)
 
 
-@sparse24.wrong
-def _misplaced(x: Any, w: Any, _: Any) -> Any:
-    """Take the weights of each four in the places of their neighbours."""
-    return x @ w.view(len(w), -1, 2).flip(2).reshape(w.shape).t()
+# Take the weights of each four in the places of their neighbours.
+sparse24.wrong(lambda x, w, _: x @ w.view(len(w), -1, 2).flip(2).reshape(w.shape).t())
 
 
-@sparse24.reference
-def _reference(x: Any, w: Any, _: Any) -> Any:
-    return matmul64(x, w.t())
+sparse24.reference(lambda x, w, _: matmul64(x, w.t()))
 
 
 @sparse24.impl
@@ -67,7 +60,7 @@ def _dense(x: Any, w: Any, y: Any) -> None:
 
 @sparse24.impl(
     needs=[cuda(), arch("sm_80+")],
-    beats=perfsuite.Beats(
+    beats=Beats(
         "dense",
         1.1,
         "NVIDIA blog, 'Exploiting NVIDIA Ampere Structured Sparsity with cuSPARSELt': "

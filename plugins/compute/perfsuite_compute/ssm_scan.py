@@ -1,12 +1,9 @@
 """Mamba-2's state space scan: token by token, in chunks of matrix products, and fused."""
 
-from __future__ import annotations
-
 from typing import Any
 
-import perfsuite
-from perfsuite import arch, cuda, package
-from perfsuite.gpu import DTYPES, torch
+from perfsuite import Beats, arch, cuda, operator, package
+from perfsuite.gpu import DTYPES, Later, torch
 
 # Mamba-2's width of a head and of a state; one b and c for all heads.
 P, N = 64, 128
@@ -21,7 +18,7 @@ def _memory_bytes(dtype: str, b: int, h: int, s: int, impl: str) -> int:
     return (32 if dtype == "bf16" else 40) * array + (chunked if impl == "chunked" else 0)
 
 
-@perfsuite.operator(
+@operator(
     nightly=[
         # The loop's launches of that many tokens are all queued before the first begins: the GPU's
         # queue holds about 1,000, and of more the host's time is timed.
@@ -80,11 +77,6 @@ def _reference(x: Any, decay: Any, b: Any, c: Any, y: Any) -> Any:
     return result
 
 
-@ssm_scan.wrong
-def _without_carry(*inputs: Any) -> Any:
-    return _chunked(*inputs, carries=False)
-
-
 @ssm_scan.impl
 def _loop(x: Any, decay: Any, b: Any, c: Any, y: Any) -> Any:
     wide, keys, queries, kept = x.float(), b.float(), c.float(), decay.exp()
@@ -120,6 +112,9 @@ def _chunked(x: Any, decay: Any, b: Any, c: Any, y: Any, *, carries: bool = True
     return result.transpose(2, 3).flatten(1, 2)[:, :s]
 
 
+ssm_scan.wrong(lambda *inputs: _chunked(*inputs, carries=False))
+
+
 def _decays(since: Any) -> Any:
     """Return what is left at each step (row) of each other (column), nothing of later ones."""
     gap = since[..., :, None] - since[..., None, :]
@@ -137,9 +132,11 @@ def _carried(states: Any, logs: Any) -> Any:
     return (between @ flat).unflatten(3, states.shape[3:]).transpose(1, 2)
 
 
-@ssm_scan.impl(
+ssm_scan.impl(
+    lambda ctx: Later("perfsuite_compute.ssm_scan_triton").scan,
+    name="triton",
     needs=[cuda(), arch("sm_90+"), package("triton")],
-    beats=perfsuite.Beats(
+    beats=Beats(
         "chunked",
         5.0,
         "Mamba (arXiv:2312.00752), section 4.5: its fused scan is 20-40 times as fast as a "
@@ -148,7 +145,3 @@ def _carried(states: Any, logs: Any) -> Any:
         needs=(cuda(),),
     ),
 )
-def _triton(ctx: Any) -> Any:
-    from perfsuite_compute.ssm_scan_triton import scan
-
-    return scan

@@ -1,7 +1,6 @@
 """A state space scan in Triton: chunks as matrix products, the state in registers between them."""
 
-from __future__ import annotations
-
+# mypy: allow-untyped-defs, allow-incomplete-defs
 from typing import Any
 
 import triton
@@ -18,7 +17,7 @@ SEGMENTS = 4
 
 
 @triton.jit
-def decay_kernel(  # type: ignore[no-untyped-def]
+def decay_kernel(
     decay, since, s, chunks, HEADS: tl.constexpr, PADDED: tl.constexpr, CHUNK: tl.constexpr
 ):
     """Write the sums of one chunk's logarithms to base 2, from its start on, head by head."""
@@ -33,20 +32,20 @@ def decay_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _grown(state, keys, values, since, whole):  # type: ignore[no-untyped-def]
+def _grown(state, keys, values, since, whole):
     """Return the state after a chunk: what is left of it, and of all that the chunk adds."""
     left = (values.to(tl.float32) * tl.exp2(whole - since)[:, None]).to(values.dtype)
     return tl.dot(tl.trans(keys), left, state * tl.exp2(whole))
 
 
 @triton.jit
-def _taken(desc, sequence, at, column, ROWS: tl.constexpr, COLS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _taken(desc, sequence, at, column, ROWS: tl.constexpr, COLS: tl.constexpr):
     """Return a block of a sequence's rows, zeros beyond its end."""
     return tl.reshape(desc.load([sequence, at, column]), (ROWS, COLS))
 
 
 @triton.jit
-def _fed(  # type: ignore[no-untyped-def]
+def _fed(
     state, total, keys, x_desc, line, sequence, head, at, P: tl.constexpr, CHUNK: tl.constexpr
 ):
     """Return a head's state after a chunk, and the logarithm of all its decay so far."""
@@ -57,16 +56,16 @@ def _fed(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _leave(states, logs, number, state, total, P: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-def]
+def _leave(states, logs, number, state, total, P: tl.constexpr, N: tl.constexpr):
     places, channels = tl.arange(0, N), tl.arange(0, P)
     tl.store(states + (number * N + places[:, None]) * P + channels[None, :], state)
     tl.store(logs + number, total)
 
 
 @triton.jit
-def state_kernel(  # type: ignore[no-untyped-def]
-    x_desc, since, b_desc, states, logs, heads, chunks, share,
-    P: tl.constexpr, N: tl.constexpr, CHUNK: tl.constexpr, EACH: tl.constexpr,
+def state_kernel(
+    x_desc, since, b_desc, states, logs, heads, chunks, share, P: tl.constexpr, N: tl.constexpr,
+    CHUNK: tl.constexpr, EACH: tl.constexpr,
 ):  # fmt: skip
     """Write the state that each segment but the last, of ``share`` chunks, comes to from nothing.
 
@@ -95,7 +94,7 @@ def state_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _begun(states, logs, head, P: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-def]
+def _begun(states, logs, head, P: tl.constexpr, N: tl.constexpr):
     """Return the state before a segment: what is left of those that the ones before came to."""
     places, channels = tl.arange(0, N), tl.arange(0, P)
     state = tl.zeros((N, P), dtype=tl.float32)
@@ -107,9 +106,9 @@ def _begun(states, logs, head, P: tl.constexpr, N: tl.constexpr):  # type: ignor
 
 
 @triton.jit
-def _scanned(  # type: ignore[no-untyped-def]
-    state, products, keys, queries, x_desc, y_desc, line, sequence, head, at,
-    P: tl.constexpr, CHUNK: tl.constexpr,
+def _scanned(
+    state, products, keys, queries, x_desc, y_desc, line, sequence, head, at, P: tl.constexpr,
+    CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Write a head's y for one chunk and return its state after it."""
     steps = tl.arange(0, CHUNK)
@@ -127,9 +126,9 @@ def _scanned(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def scan_kernel(  # type: ignore[no-untyped-def]
-    x_desc, since, b_desc, c_desc, states, logs, y_desc, heads, chunks, share,
-    P: tl.constexpr, N: tl.constexpr, CHUNK: tl.constexpr, EACH: tl.constexpr,
+def scan_kernel(
+    x_desc, since, b_desc, c_desc, states, logs, y_desc, heads, chunks, share, P: tl.constexpr,
+    N: tl.constexpr, CHUNK: tl.constexpr, EACH: tl.constexpr,
 ):  # fmt: skip
     """Scan one segment of EACH heads, one or two."""
     sequence = tl.program_id(0) // (heads // EACH)

@@ -1,7 +1,5 @@
 """Seven multiplications of half the size in place of eight, and what the additions cost."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,6 @@
 """A matrix multiplication in whole tiles, and in parts of k for the tiles that fill no wave."""
 
-from __future__ import annotations
-
+# mypy: allow-untyped-defs, allow-incomplete-defs
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ SLICE, AT_ONCE = 8, 16
 
 
 @triton.jit
-def _tile_at(index, tiles_m, tiles_n, GROUP: tl.constexpr):  # type: ignore[no-untyped-def]
+def _tile_at(index, tiles_m, tiles_n, GROUP: tl.constexpr):
     """Return the row and column of tile ``index``, GROUP rows at a time."""
     group_tiles = GROUP * tiles_n
     first = index // group_tiles * GROUP
@@ -28,9 +27,9 @@ def _tile_at(index, tiles_m, tiles_n, GROUP: tl.constexpr):  # type: ignore[no-u
 
 
 @triton.jit
-def _product(  # type: ignore[no-untyped-def]
-    a_desc, b_desc, row, column, start, stop,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+def _product(
+    a_desc, b_desc, row, column, start, stop, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """Return what steps ``start`` to ``stop`` of k give the tile."""
     sums = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
@@ -42,9 +41,7 @@ def _product(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _leave(  # type: ignore[no-untyped-def]
-    sums, place_ptr, arrived_ptr, rows, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
-):
+def _leave(sums, place_ptr, arrived_ptr, rows, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """Leave the first ``rows`` of a part for those who add the parts up, and count it."""
     inside = tl.arange(0, BLOCK_M)[:, None]
     places = place_ptr + inside * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
@@ -54,9 +51,9 @@ def _leave(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _add_up(  # type: ignore[no-untyped-def]
-    slice_desc, partial_ptr, counts_ptr, row, column, rows, peers,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SLICE: tl.constexpr, AT_ONCE: tl.constexpr,
+def _add_up(
+    slice_desc, partial_ptr, counts_ptr, row, column, rows, peers, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, SLICE: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
     """Add up the slices of a tile that nobody has taken yet, if all of its parts are there.
 
@@ -84,7 +81,7 @@ def _add_up(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def stream_k_kernel(  # type: ignore[no-untyped-def]
+def stream_k_kernel(
     a_desc, b_desc, c_desc, slice_desc, partial_ptr, counts_ptr, m, n, k, whole, peers,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
     SLICE: tl.constexpr, AT_ONCE: tl.constexpr,

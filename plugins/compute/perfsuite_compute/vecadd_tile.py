@@ -1,20 +1,16 @@
 """The first three kernels of every tutorial, in each of the languages for them."""
 
-from __future__ import annotations
-
 from functools import partial
-from importlib import import_module
 from typing import Any
 
-import perfsuite
-from perfsuite import cuda, package
-from perfsuite.gpu import torch
+from perfsuite import cuda, operator, package
+from perfsuite.gpu import TRITON, Later, torch
 
 ROW = 256
 
 
 # n is the number of elements, of rows of 256, and the side of a matrix.
-@perfsuite.operator(
+@operator(
     smoke=[
         {"op": "add", "n": 2**20 + 3, "impl": "triton"},
         {"op": "rowsum", "n": 4096, "impl": "triton"},
@@ -79,23 +75,19 @@ def _torch(*arrays: Any, op: str) -> Any:
     return calls[op](*operands, **({"dim": 1} if op == "rowsum" else {}), out=out)
 
 
-@vecadd_tile.impl(needs=[cuda(), package("triton")])
+@vecadd_tile.impl(needs=TRITON)
 def _triton(ctx: Any, *, op: str) -> Any:
-    from perfsuite_compute import vecadd_tile_triton
-
-    return getattr(vecadd_tile_triton, op)
+    return getattr(Later("perfsuite_compute.vecadd_tile_triton"), op)
 
 
 @vecadd_tile.impl(needs=[cuda(), package("numba_cuda")], tier="full")
 def _numba(ctx: Any, *, op: str) -> Any:
-    from perfsuite_compute import vecadd_tile_numba
-
-    return vecadd_tile_numba.launch(op)
+    return Later("perfsuite_compute.vecadd_tile_numba").launch(op)
 
 
 @vecadd_tile.impl(needs=[cuda(), package("cupy")], tier="full")
 def _cupy(ctx: Any, *, op: str) -> Any:
-    cupy: Any = import_module("cupy")  # it may be missing, and has no types
+    cupy = Later("cupy")  # it may be missing, and has no types
     call = {"rowsum": partial(cupy.sum, axis=1)}.get(op) or getattr(cupy, op)
 
     def launch(*tensors: Any) -> None:

@@ -1,8 +1,5 @@
 """A vector sum, sums of rows and a small matrix product as numba-cuda's documentation has them."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -54,7 +51,7 @@ def matmul_kernel(a: Any, b: Any, c: Any) -> None:
     c[to_row, to_column] = total
 
 
-def launch(op: str) -> Callable[..., None]:
+def launch(op: str) -> Any:
     """Return the launch of an operation on torch's tensors and stream."""
     kernels = {"add": add_kernel, "rowsum": rowsum_kernel, "matmul": matmul_kernel}
     compiled = cuda.jit(kernels[op])

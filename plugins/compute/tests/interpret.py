@@ -1,56 +1,143 @@
 """Runs the Triton kernels in its interpreter on odd sizes, and prints each error as a JSON line.
 
-Started with TRITON_INTERPRET=1. In half precision, not bf16: the interpreter multiplies bf16
-matrices by their bits.
+Started with TRITON_INTERPRET=1. In half precision or fp32: the interpreter multiplies bf16 matrices
+by their bits.
 """
 
-from __future__ import annotations
-
-import json
+import itertools
 import math
-import sys
+from typing import Any
 
 import torch
-from perfsuite_compute import attention_triton, gemm_triton, softmax_triton
+from kernel_codes import report
+from perfsuite_compute import (
+    attention,
+    attention_mask,
+    cross_entropy,
+    gemm_triton,
+    gqa_mla,
+    grouped_gemm_triton,
+    mixed_gemm,
+    norm,
+    pointwise_fusion,
+    quantize_cast,
+    quantize_cast_triton,
+    rope_swiglu,
+    skinny_triton,
+    softmax_triton,
+    ssm_scan,
+    stream_k_triton,
+    vecadd_tile,
+)
+
+from perfsuite.devices.protocol import open_device
+from perfsuite.engine.check import check
+
+# Of the fused cases the smallest, an odd and a larger size each.
+FUSED: list[tuple[Any, dict[str, tuple[Any, ...]]]] = [
+    (norm.norm, {"op": ("rms", "layer"), "direction": ("fwd",), "rows": (5,), "cols": (16, 63)}),
+    (norm.norm, {"op": ("rms", "layer"), "direction": ("fwd_bwd",), "rows": (7,), "cols": (1000,)}),
+    (pointwise_fusion.pointwise_fusion, {"k": (4, 6), "n": (1, 1023, 5000)}),
+    (rope_swiglu.rope_swiglu, {"op": ("rope",), "tokens": (2, 5), "width": (512, 1536)}),
+    (rope_swiglu.rope_swiglu, {"op": ("swiglu",), "tokens": (3,), "width": (1, 683, 2048)}),
+    (cross_entropy.cross_entropy, {"tokens": (5,), "width": (16,), "vocab": (50, 9001)}),
+    (
+        attention_mask.attention_mask,
+        {"mask": ("window", "document", "softcap"), "h": (2,), "s": (17, 301)},
+    ),
+    (gqa_mla.gqa_mla, {"kind": ("mha",), "b": (1,), "s": (65,)}),
+    (gqa_mla.gqa_mla, {"kind": ("gqa", "mla"), "b": (1,), "s": (65, 200)}),
+    (ssm_scan.ssm_scan, {"b": (2,), "h": (2,), "s": (129, 256, 1000)}),
+    (vecadd_tile.vecadd_tile, {"op": ("add",), "n": (3, 1000, 2051)}),
+    (vecadd_tile.vecadd_tile, {"op": ("rowsum", "matmul"), "n": (64, 128)}),
+]
+# On tensor cores.
+HALF: list[tuple[Any, dict[str, tuple[Any, ...]]]] = [
+    (
+        attention.attention,
+        {"b": (2,), "h": (3,), "s": (128, 200, 257), "d": (32,), "causal": (False, True)},
+    ),
+]
 
 
-def report(name: str, got: torch.Tensor, want: torch.Tensor) -> None:
-    error = ((got.double() - want).norm() / want.norm()).item()
-    sys.stdout.write(json.dumps({"name": name, "error": error}) + "\n")
+def normal(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float16)
 
 
-def normal(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
-    return torch.randn(*shape, dtype=dtype)
+def room(*shape: int) -> torch.Tensor:
+    return torch.full(shape, math.nan, dtype=torch.float16)
 
 
-def main() -> None:
-    torch.manual_seed(1)
+def cases() -> None:
+    device = open_device("cpu")
+    for table, dtype, word in ((FUSED, "fp32", "fused"), (HALF, "fp16", "half")):
+        for case, axes in table:
+            for values in itertools.product(*axes.values()):
+                bound = dict(zip(axes, values, strict=True))
+                workload = case.build(device.context(1), impl="triton", dtype=dtype, **bound)
+                error = check(device, workload, seed=1).known_error
+                report(f"{word} {case.name} {values}", error)
+
+
+def products() -> None:
     for m, n, k in ((64, 128, 64), (136, 200, 72), (264, 136, 136)):
-        a, b, c = normal(m, k), normal(k, n), torch.full((m, n), math.nan, dtype=torch.float16)
+        a, b, c = normal(m, k), normal(k, n), room(m, n)
         gemm_triton.gemm(a, b, c)
         report(f"gemm {m} {n} {k}", c, a.double() @ b.double())
-    for rows, cols, dtype in (
-        (3, 64, 4),
-        (9, 1001, 4),
-        (9, 1001, 2),
-        (3, 5, 4),
-        (3, 8191, 4),
-        (5, 32768, 2),
-    ):
-        x = normal(rows, cols, dtype={2: torch.float16, 4: torch.float32}[dtype]) + 100
+    # One tile; one left over; whole tiles and two left over; more parts than are read at once.
+    shapes = ((128, 128, 64, 1), (264, 200, 328, 5), (392, 264, 1032, 5), (136, 72, 1288, 40))
+    for (m, n, k, programs), is_streamed in itertools.product(shapes, (False, True)):
+        place: dict[str, Any] = {"place": "cpu", "programs": programs}
+        launch = stream_k_triton.launch(m, n, k, is_streamed=is_streamed, **place)
+        for again in (1, 2):  # what the first launch leaves behind must not be seen
+            a, b, c = normal(m, k), normal(k, n), room(m, n)
+            launch(a, b, c)
+            report(f"stream_k {m} {n} {k} {is_streamed} {again}", c, a.double() @ b.double())
+    for sizes, n, k in (((5,), 16, 64), ((3, 0, 200), 136, 72), ((130, 1, 127, 6), 264, 200)):
+        x, w, y = normal(sum(sizes), k), normal(len(sizes), n, k), room(sum(sizes), n)
+        ends = torch.tensor(sizes).cumsum(0).to(torch.int32)
+        grouped_gemm_triton.launch(programs=3)(x, w, ends, y)
+        parts = zip(x.double().split(sizes), w.double(), strict=True)
+        report(f"grouped {sizes} {n} {k}", y, torch.cat([a @ b.t() for a, b in parts]))
+
+
+def skinny() -> None:
+    for m, n, k, programs in ((1, 64, 128, 1), (3, 67, 1160, 4), (70, 130, 1288, 9)):
+        launch = skinny_triton.launch(m, n, k, kind="bf16", place="cpu", programs=programs)
+        for again in (1, 2):
+            x, w, y = normal(m, k), normal(n, k), room(m, n)
+            launch(x, w, x, y)
+            report(f"skinny {m} {n} {k} {again}", y, x.double() @ w.double().t())
+    for kind in ("int8", "int4"):
+        for m, n, k, programs in ((1, 64, 128, 1), (3, 67, 1152, 4), (70, 130, 1280, 9)):
+            launch = skinny_triton.launch(m, n, k, kind=kind, place="cpu", programs=programs)
+            x, y = normal(m, k), room(m, n)
+            w, scale = mixed_gemm.quantise(torch.randn(n, k), kind)
+            launch(x, w, scale, y)
+            want = x.double() @ mixed_gemm.dequantise(w, scale, kind).t()
+            report(f"mixed {kind} {m} {n} {k}", y, want)
+
+
+def rows() -> None:
+    sizes = ((3, 64), (9, 1001), (3, 5), (3, 8191))
+    given = [normal(*size).float() for size in sizes] + [normal(9, 1001), normal(5, 32768)]
+    for x in given:
         y = torch.full_like(x, math.nan)
-        softmax_triton.softmax(x, y)
-        report(f"softmax {rows} {cols} {dtype}", y, x.double().softmax(1))
-    for s in (128, 200, 257):
-        for causal in (False, True):
-            q, k, v = (normal(2, 3, s, 32) for _ in range(3))
-            out = torch.full_like(q, math.nan)
-            attention_triton.attention(q, k, v, out, causal=causal)
-            scores = q.double() @ k.double().mT / math.sqrt(32)
-            if causal:
-                scores.masked_fill_(torch.ones(s, s, dtype=torch.bool).triu(1), -math.inf)
-            report(f"attention {s} {causal}", out, scores.softmax(-1) @ v.double())
+        softmax_triton.softmax(x + 100, y)
+        report(f"softmax {tuple(x.shape)} {x.dtype}", y, (x + 100).double().softmax(1))
+    for to, kind in (("fp8", torch.float8_e4m3fn), ("int8", torch.int8)):
+        for count, cols in ((1, 64), (3, 1000), (5, 7168)):
+            x, scale = (3 * torch.randn(count, cols)).bfloat16(), torch.full((count,), math.nan)
+            codes = torch.full((count, cols), 127, dtype=torch.uint8)
+            most = {"fp8": 448.0, "int8": 127.0}[to]
+            inverse = quantize_cast.inverse_of(most)
+            quantize_cast_triton.quantise(x, codes.view(kind), scale, largest=most, inverse=inverse)
+            wanted, scales = quantize_cast.reference(x, to=to)
+            report(f"{to} {count} {cols} codes", codes, wanted.double())
+            report(f"{to} {count} {cols} scales", scale, scales.double())
 
 
 if __name__ == "__main__":
-    main()
+    torch.manual_seed(1)
+    for part in (cases, products, skinny, rows):
+        part()

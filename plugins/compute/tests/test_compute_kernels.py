@@ -1,12 +1,8 @@
 """The pack's kernels, compiled for Hopper and interpreted on the CPU: no GPU is needed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
-import pytest
-from kernel_codes import codes_of
-from pack_scripts import lines_of
+from kernel_codes import codes_of, wrong_in
 
 SHARED_LIMIT = 227 << 10  # bytes of shared memory that one block may have on sm_90
 # What a precise sine keeps of a huge angle, and what the bound on registers costs.
@@ -26,12 +22,8 @@ def test_what_promises_tensor_cores_uses_them() -> None:
     promised = {name: made for name, made in codes_of("compute").items() if made.expects}
     assert {made.expects for made in promised.values()} == {"HGMMA"}
     assert [name for name, made in promised.items() if not made.count("HGMMA")] == []
-    names = (
-        "gemm_triton_1024",
-        "gemm_triton_2048",
-        "attention_full_triton",
-        "attention_causal_triton",
-    )
+    names = [f"gemm_triton_{size}" for size in (1024, 2048)]
+    names += [f"attention_{kind}_triton" for kind in ("full", "causal")]
     assert all(promised[name].count("UTMALDG") for name in names)
     assert not any(promised[name].count("LDG") for name in names)
 
@@ -52,7 +44,6 @@ def test_triton_softmax_copies_wide_rows_ahead() -> None:
 
 
 def test_triton_kernels_are_right_on_odd_sizes_in_the_interpreter() -> None:
-    pytest.importorskip("triton")
-    rows = lines_of(Path(__file__).with_name("interpret.py"), TRITON_INTERPRET="1")
-    assert len(rows) == 15
-    assert {row["name"]: row["error"] for row in rows if not row["error"] < 2e-3} == {}
+    script = Path(__file__).with_name("interpret.py")
+    # The interpreter truncates to fp8 where a GPU rounds: no code is off by more than one.
+    assert wrong_in(script, 100, 2e-3, fp8=1e-2, int8=1e-30, fused=1e-5) == {}

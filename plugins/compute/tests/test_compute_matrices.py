@@ -1,21 +1,12 @@
 """The matrix cases beyond gemm: their kernels compiled and interpreted, their work counted."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kernel_codes import codes_of, kernels_of
-from pack_scripts import lines_of
 from perfsuite_compute import grouped_gemm
-
-import perfsuite
-from perfsuite.packs.load import load_pack
-
-CASES = load_pack("compute", "module:perfsuite_compute@").cases
 
 
 def test_gemv_reads_16_bytes_at_a_time_many_before_the_first_use(tmp_path: Path) -> None:
@@ -47,22 +38,6 @@ def test_quantised_row_is_read_by_16_bytes_and_converts_nothing(kind: str, n: in
     pairs = chunks // 2 * outputs * 4 * 4
     assert pairs <= made.count("LOP3") < 1.2 * pairs
     assert made.count("HMMA") == pairs // 4 + chunks // 2 * 8
-
-
-def test_triton_matrix_kernels_are_right_on_odd_sizes_in_the_interpreter() -> None:
-    pytest.importorskip("triton")
-    rows = lines_of(Path(__file__).with_name("interpret_matrices.py"), TRITON_INTERPRET="1")
-    assert len(rows) == 49
-    errors = {row["name"]: row["error"] for row in rows}
-    # The interpreter truncates to fp8 where a GPU rounds: no code is off by more than one.
-    limits = {"quantised fp8": 1e-2, "quantised int8": 1e-30}
-    limits = {name: limits.get(name[: name.find(" ", 10)], 2e-3) for name in errors}
-    assert {name: error for name, error in errors.items() if not error < limits[name]} == {}
-
-
-@pytest.mark.parametrize("to", ["fp8", "int8"])
-def test_quantised_codes_are_exact_on_the_cpu_and_another_row_s_scale_is_refused(to: str) -> None:
-    assert _check("quantize_cast", to=to, rows=600, cols=1001, impl="eager") == 0.0
 
 
 def test_quantising_rounds_its_product_before_it_rounds_to_a_code() -> None:
@@ -99,24 +74,6 @@ def test_only_the_tiles_that_fill_no_wave_are_split(programs: int, whole: int, p
     assert odd == (whole, peers)
     assert shares_of(1601, 1408, 8192, programs=programs, is_streamed=False) == (143, 1)
     assert shares_of(1536, 1408, 8192, programs=132, is_streamed=True) == (132, 1)
-
-
-def _check(name: str, **axes: Any) -> float | None:
-    """Check a variant on the CPU; its mistake is refused there, too."""
-    pytest.importorskip("torch")
-    from perfsuite.devices.protocol import open_device
-    from perfsuite.engine.check import check
-
-    device = open_device("cpu")
-    workload = CASES[name].build(device.context(3), **axes)
-    assert isinstance(workload, perfsuite.Workload)
-    return check(device, workload, seed=3).known_error
-
-
-@pytest.mark.parametrize("impl", ["loop", "padded", "torch"])
-@pytest.mark.parametrize("skew", ["equal", "zipf"])
-def test_grouped_variant_is_right_on_the_cpu_and_its_mistake_refused(skew: str, impl: str) -> None:
-    assert _check("grouped_gemm", rows=256, experts=8, k=256, skew=skew, impl=impl) is not None
 
 
 def test_sizes_of_experts_add_up_and_one_is_empty() -> None:

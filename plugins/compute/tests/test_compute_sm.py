@@ -1,26 +1,16 @@
 """The cases about what a multiprocessor does: compiled for Hopper, and played on the CPU."""
 
-from __future__ import annotations
-
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 from kernel_codes import codes_of
 from perfsuite_compute import (
     divergence,
     gemm_ladder,
     ilp_unroll,
-    occupancy,
 )
-from perfsuite_compute.redundancy import EACH, redundancy
-from sm_played import PlayedContext
+from perfsuite_compute.redundancy import EACH
 
 import perfsuite
 
-CHIP = SimpleNamespace(
-    max_threads_per_multi_processor=2048, shared_memory_per_multiprocessor=228 << 10
-)
 Codes = dict[str, perfsuite.MachineCode]
 
 
@@ -90,71 +80,6 @@ def test_rungs_cover_a_ragged_matrix_and_fit_an_sm() -> None:
         assert grid == ((tiles[0] * tiles[1],) if rung.shared_bytes else tiles)
         blocks = 1 if rung.boxes else 2
         assert blocks * (rung.shared_bytes + 1024) <= 228 << 10
-
-
-def test_ladder_refuses_a_loop_that_ends_early() -> None:
-    torch = pytest.importorskip("torch")
-    from perfsuite.devices.protocol import open_device
-    from perfsuite.engine.check import check
-
-    def play(grid: Any, block: Any, *args: Any, shared_bytes: int) -> None:
-        assert args[3:] == (1032, 1032, 1032)
-        torch.mm(args[0], args[1], out=args[2])
-
-    ctx = SimpleNamespace(load_cuda=lambda path, name: play)
-    workload = gemm_ladder.gemm_ladder.build(ctx, size=1032, impl="mma_sync")
-    assert isinstance(workload, perfsuite.Workload)
-    assert check(open_device("cpu"), workload, seed=3).known_error is not None
-
-
-@pytest.mark.parametrize(
-    ("case", "axes"),
-    [
-        (ilp_unroll.ilp_unroll, {"n": 1000, "chains": 4, "unroll": 8}),
-        *((occupancy.occupancy, {"n": 4099, "impl": impl}) for impl in occupancy.IMPLS),
-        *(
-            (divergence.divergence, {"n": 4099, "data": data, "impl": impl})
-            for data in ("mixed", "sorted", "rare")
-            for impl in ("branchy", "compacted")
-        ),
-        *(
-            (redundancy, {"tokens": 61, "heads": 13, "impl": impl})
-            for impl in ("cuda_recompute", "cuda_hoisted", "cuda_fast")
-        ),
-        *((redundancy, {"tokens": 256, "heads": 4, "impl": f"torch_{i}"})
-          for i in ("recompute", "hoisted")),
-    ],
-    ids=lambda v: "-".join(map(str, v.values())) if isinstance(v, dict) else v.name,
-)  # fmt: skip
-def test_builder_launches_its_kernels_right_and_its_mistake_is_refused(
-    case: perfsuite.Case | perfsuite.Operator, axes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("torch")
-    from perfsuite.devices.protocol import open_device
-    from perfsuite.engine.check import check
-
-    monkeypatch.setattr(ilp_unroll, "sm_count", lambda: 132)
-    monkeypatch.setattr(occupancy, "properties", lambda: CHIP)
-    workload = case.build(PlayedContext(), **axes)
-    assert isinstance(workload, perfsuite.Workload)
-    assert check(open_device("cpu"), workload, seed=3).known_error is not None
-    if case is redundancy:
-        assert workload.exact is not None
-        inputs = workload.make_inputs(open_device("cpu").rng(3))
-        assert workload.exact(*inputs)["max_error"] < 5e-4
-
-
-def test_occupancy_is_what_blocks_and_shared_memory_leave(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torch")
-    monkeypatch.setattr(occupancy, "properties", lambda: CHIP)
-    found = {}
-    for impl in ("block_32", "block_256", "shared_4", "shared_2", "shared_1", "wide_1"):
-        workload = occupancy.occupancy.build(PlayedContext(), n=4096, impl=impl)
-        assert isinstance(workload, perfsuite.Workload)
-        assert workload.exact is not None
-        found[impl] = workload.exact()["occupancy"]
-    shares = {"shared_4": 50, "shared_2": 25, "shared_1": 12.5, "wide_1": 12.5}
-    assert found == {"block_32": 50, "block_256": 100, **shares}
 
 
 def test_rounding_of_a_chain_stays_within_its_tolerance() -> None:

@@ -1,7 +1,5 @@
 """Collectives over sizes: the library's, and an all-reduce written as a ring by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import perfsuite

@@ -1,7 +1,5 @@
 """Runs one training step on a process group that communicates nothing, and counts its calls."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

@@ -1,9 +1,6 @@
 """Communication beside computation: one after the other, or at the same time."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -28,7 +25,6 @@ _PAYS = perfsuite.Beats(
     needs=(perfsuite.cuda(),),
     name="pays",
 )
-Run = Callable[[Any, Any, Any], tuple[Any, Any]]
 
 
 @perfsuite.operator(
@@ -86,7 +82,7 @@ def _serial(a: Any, b: Any, gradient: Any) -> tuple[Any, Any]:
 
 
 @overlap.impl(name="overlap", beats=_PAYS)
-def _beside(ctx: Any, *, impl: str) -> Run:
+def _beside(ctx: Any, *, impl: str) -> Any:
     if ctx.device != "cuda":
         return _by_gloo
     side = torch.cuda.Stream(priority=-1 if impl == "priority" else 0)
@@ -153,7 +149,7 @@ def overlap_share(ctx: Any, *, ranks: int, n: int, mib: int) -> perfsuite.Scenar
     )
 
 
-def _seconds(ctx: Any, act: Callable[[], Any]) -> float:
+def _seconds(ctx: Any, act: Any) -> float:
     """Return the seconds of ten rounds on the slowest rank."""
     dist = torch.distributed
 

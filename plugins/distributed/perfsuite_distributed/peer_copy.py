@@ -1,7 +1,5 @@
 """Copies from one GPU to the next: through the host, by the copy engine, by NCCL."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import perfsuite

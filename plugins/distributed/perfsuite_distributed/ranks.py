@@ -1,7 +1,5 @@
 """What the cases share: reductions that stay in range, and what all ranks hold, in float64."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from perfsuite.gpu import torch

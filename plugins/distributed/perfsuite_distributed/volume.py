@@ -1,7 +1,5 @@
 """How often and how much a training step communicates, counted at any world size on one CPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import perfsuite

@@ -1,7 +1,5 @@
 """One rank of a gang on the CPU: checks the cases named in argv, and prints their metrics."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

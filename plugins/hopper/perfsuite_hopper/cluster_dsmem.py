@@ -1,13 +1,9 @@
 """A histogram too wide for one block: counted in L2, or in the shared memory of a cluster."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
-import perfsuite
-from perfsuite import arch, cuda
-from perfsuite.gpu import sm_count
+from perfsuite import arch, cuda, operator
+from perfsuite.gpu import load, sm_count
 
 BINS = 2**16
 THREADS = 512
@@ -15,7 +11,7 @@ BLOCKS_PER_SM = 4  # of 512 threads and 32 KiB of counts
 CLUSTER = 8
 
 
-@perfsuite.operator(
+@operator(
     smoke={"n": 2**24 + 4},
     nightly={"n": 2**26},
     needs=[cuda(), arch("sm_90")],
@@ -43,23 +39,14 @@ def _reference(values: Any, counts: Any) -> Any:
     return values.bincount(minlength=BINS).to(counts.dtype)
 
 
-@cluster_dsmem.impl
-def _global_atomics(ctx: Any) -> Any:
-    return _launch(ctx, "count_global")
+cluster_dsmem.impl(lambda ctx: _launch(ctx, "count_global"), name="global_atomics")
 
 
-@cluster_dsmem.impl
-def _cluster(ctx: Any) -> Any:
-    return _launch(ctx, "count_cluster")
-
-
-def cuda_options() -> tuple[str, ...]:
-    """Return the macros of histogram.cu."""
-    return (f"-DBINS={BINS}", f"-DTHREADS={THREADS}")
+cluster_dsmem.impl(lambda ctx: _launch(ctx, "count_cluster"), name="cluster")
 
 
 def _launch(ctx: Any, name: str) -> Any:
-    run = ctx.load_cuda(Path(__file__).with_name("histogram.cu"), name, options=cuda_options())
+    run = load(ctx, __file__, name, BINS=BINS, THREADS=THREADS)
     blocks = sm_count() * BLOCKS_PER_SM // CLUSTER * CLUSTER
 
     def launch(values: Any, counts: Any) -> None:

@@ -1,32 +1,23 @@
 """What the matrix multiplications on wgmma share: sizes, descriptors, launches, the reference."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from perfsuite import Work
-from perfsuite.gpu import matmul64, sm_count, torch
+from perfsuite.gpu import matmul64, sm_count, tensor_map, torch
 
 # wgmma.cu: the tile of c that a block makes, the columns of a slot, the ring.
 TILE_M, TILE_N, STEP, SLOTS = 128, 256, 64, 4
+MAPPED = (TILE_M, TILE_N)  # rows of a and b that a copy takes
 SLOT_BYTES = 2 * STEP * (TILE_M + TILE_N)
 SHARED_BYTES = SLOTS * SLOT_BYTES + 1024  # slots start at a multiple of 1024 bytes
 # mma_sync.cu.
 MMA_TILE, MMA_THREADS = 128, 128
 MMA_SHARED_BYTES = 3 * 2 * MMA_TILE * STEP * 2 + 128
-SWIZZLE_128B = 1
-
-
-def work(m: int, n: int, k: int) -> Work:
-    """Return the work of c = a b^T in bf16."""
-    return Work(
-        read_bytes=2 * (m * k + n * k),
-        write_bytes=2 * m * n,
-        flops=2 * m * n * k,
-        rate_dtype="bf16",
-    )
+# The constant fields of a wgmma matrix descriptor of a tile whose rows run along k (PTX ISA,
+# "Matrix Descriptor Format"), in units of 16 bytes. From bit 62 on, 1: the swizzle of 128 bytes.
+# From bit 32 on, the stride from 8 rows of 128 bytes to the next 8. From bit 16 on, the leading
+# offset: a row is as wide as the swizzle, so that it is unused (1 by convention).
+DESCRIPTOR = 1 << 62 | 64 << 32 | 1 << 16
 
 
 def make_inputs(rng: Any, m: int, n: int, k: int) -> tuple[Any, ...]:
@@ -50,49 +41,23 @@ def launch_cublas(a: Any, b: Any, c: Any) -> None:
     torch.mm(a, b.T, out=c)
 
 
-def matrix_descriptor(*, row_bytes: int = 2 * STEP, swizzle: int = SWIZZLE_128B) -> int:
-    """Return the constant fields of a wgmma matrix descriptor of a tile whose rows run along k.
-
-    PTX ISA, "Matrix Descriptor Format": bits 0-13 the start address, 16-29 the leading and 32-45
-    the stride dimension's byte offset, each divided by 16; bits 62-63 the swizzle, 1 for 128 bytes.
-    The stride leads from 8 rows to the next 8; with a swizzled row as wide as the tile there is
-    nothing to lead to along k, and the leading offset is unused (1 by convention).
-    """
-    stride = 8 * row_bytes
-    return 1 << 16 | (stride >> 4) << 32 | swizzle << 62
-
-
-def wgmma_options(*, specialized: bool) -> tuple[str, ...]:
-    """Return the macros of wgmma.cu."""
-    return (f"-DDESCRIPTOR={matrix_descriptor():#x}ull", f"-DSPECIALIZED={int(specialized)}")
-
-
-def launch_wgmma(ctx: Any, *, specialized: bool, persistent: bool) -> Callable[..., None]:
+def launch_wgmma(ctx: Any, *, specialized: bool, persistent: bool) -> Any:
     """Return the launch of wgmma.cu; ``persistent`` starts one block an SM, not one a tile."""
-    path = Path(__file__).with_name("wgmma.cu")
-    run = ctx.load_cuda(path, "gemm_wgmma", options=wgmma_options(specialized=specialized))
+    options = (f"-DDESCRIPTOR={DESCRIPTOR:#x}ull", f"-DSPECIALIZED={int(specialized)}")
+    run = ctx.load_cuda(Path(__file__).with_name("wgmma.cu"), "gemm_wgmma", options=options)
     threads = 384 if specialized else 256
     sms = sm_count()
 
     def launch(a: Any, b: Any, c: Any) -> None:
         m, n = c.shape
         tiles = -(-m // TILE_M) * -(-n // TILE_N)
-        run(
-            min(tiles, sms) if persistent else tiles,
-            threads,
-            tensor_map(a, TILE_M),
-            tensor_map(b, TILE_N),
-            c,
-            m,
-            n,
-            a.shape[1],
-            shared_bytes=SHARED_BYTES,
-        )
+        grid, maps = min(tiles, sms) if persistent else tiles, map(tensor_map, (a, b), MAPPED)
+        run(grid, threads, *maps, c, m, n, a.shape[1], shared_bytes=SHARED_BYTES)
 
     return launch
 
 
-def launch_mma_sync(ctx: Any) -> Callable[..., None]:
+def launch_mma_sync(ctx: Any) -> Any:
     """Return the launch of mma_sync.cu."""
     run = ctx.load_cuda(Path(__file__).with_name("mma_sync.cu"), "gemm_mma_sync")
 
@@ -102,21 +67,3 @@ def launch_mma_sync(ctx: Any) -> Callable[..., None]:
         run(tiles, MMA_THREADS, a, b, c, m, n, a.shape[1], shared_bytes=MMA_SHARED_BYTES)
 
     return launch
-
-
-def tensor_map(matrix: Any, rows: int) -> Any:
-    """Return TMA's map of a row-major bf16 matrix in boxes of ``rows`` x 64, swizzled 128 bytes.
-
-    The launch takes it by value, so a captured graph keeps its own copy.
-    """
-    # The enumerations of the public as_tensor_map have no public name yet.
-    from cuda.core._tensor_map import TensorMapL2Promotion, TensorMapSwizzle
-    from cuda.core.utils import StridedMemoryView
-
-    # As 16-bit integers: numpy, whose names of dtypes the view speaks, has no bf16.
-    view = StridedMemoryView.from_any_interface(matrix.view(torch.uint16), stream_ptr=-1)
-    return view.as_tensor_map(
-        (rows, STEP),
-        swizzle=TensorMapSwizzle.SWIZZLE_128B,
-        l2_promotion=TensorMapL2Promotion.L2_256B,
-    )

@@ -1,7 +1,6 @@
 """A persistent, warp-specialised bf16 matrix multiplication in Gluon: TMA into wgmma."""
 
-from __future__ import annotations
-
+# mypy: allow-untyped-defs, allow-incomplete-defs
 from typing import Any
 
 import triton
@@ -24,7 +23,7 @@ GROUP = 16  # rows of tiles that walk the columns together, so that their b tile
 
 
 @gluon.jit
-def _tile_at(index, tiles_m, tiles_n, GROUP: gl.constexpr):  # type: ignore[no-untyped-def]
+def _tile_at(index, tiles_m, tiles_n, GROUP: gl.constexpr):
     """Return the row and column of tile ``index``, GROUP rows at a time."""
     group_tiles = GROUP * tiles_n
     first = index // group_tiles * GROUP
@@ -33,14 +32,7 @@ def _tile_at(index, tiles_m, tiles_n, GROUP: gl.constexpr):  # type: ignore[no-u
 
 
 @gluon.jit
-def _copy_tiles(  # type: ignore[no-untyped-def]
-    a_desc,
-    b_desc,
-    slots,
-    barriers,
-    counts,
-    GROUP: gl.constexpr,
-):
+def _copy_tiles(a_desc, b_desc, slots, barriers, counts, GROUP: gl.constexpr):
     """Fill slot after slot, as soon as it is empty, for all tiles of this program."""
     BLOCK_M: gl.constexpr = a_desc.block_type.shape[0]
     BLOCK_N: gl.constexpr = b_desc.block_type.shape[0]
@@ -68,14 +60,7 @@ def _copy_tiles(  # type: ignore[no-untyped-def]
 
 
 @gluon.jit
-def _multiply_tiles(  # type: ignore[no-untyped-def]
-    c_desc,
-    slots,
-    c_slot,
-    barriers,
-    counts,
-    GROUP: gl.constexpr,
-):
+def _multiply_tiles(c_desc, slots, c_slot, barriers, counts, GROUP: gl.constexpr):
     """Multiply slot after slot, and store each tile of c through shared memory."""
     BLOCK_M: gl.constexpr = c_desc.block_type.shape[0]
     BLOCK_N: gl.constexpr = c_desc.block_type.shape[1]
@@ -109,16 +94,7 @@ def _multiply_tiles(  # type: ignore[no-untyped-def]
 
 
 @gluon.jit
-def gemm_kernel(  # type: ignore[no-untyped-def]
-    a_desc,
-    b_desc,
-    c_desc,
-    m,
-    n,
-    k,
-    SLOTS: gl.constexpr,
-    GROUP: gl.constexpr,
-) -> None:
+def gemm_kernel(a_desc, b_desc, c_desc, m, n, k, SLOTS: gl.constexpr, GROUP: gl.constexpr) -> None:
     """Write a @ b^T to c: each program takes every ``num_programs``-th tile of c."""
     BLOCK_M: gl.constexpr = a_desc.block_type.shape[0]
     BLOCK_N: gl.constexpr = b_desc.block_type.shape[0]
@@ -163,11 +139,6 @@ def gemm(a: Any, b: Any, c: Any) -> None:
     gemm_kernel[(min(tiles, sm_count()),)](
         TensorDescriptor.from_tensor(a, [BLOCK_M, BLOCK_K], of_a),
         TensorDescriptor.from_tensor(b, [BLOCK_N, BLOCK_K], of_b),
-        TensorDescriptor.from_tensor(c, [BLOCK_M, BLOCK_N], of_c),
-        m,
-        n,
-        k,
-        SLOTS=SLOTS,
-        GROUP=GROUP,
-        num_warps=WARPS,
-    )
+        TensorDescriptor.from_tensor(c, [BLOCK_M, BLOCK_N], of_c), m, n, k,
+        SLOTS=SLOTS, GROUP=GROUP, num_warps=WARPS,
+    )  # fmt: skip

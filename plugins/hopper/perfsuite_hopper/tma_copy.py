@@ -1,13 +1,9 @@
 """A copy in device memory: through registers, through shared memory, and by TMA alone."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
-import perfsuite
-from perfsuite import arch, cuda
-from perfsuite.gpu import sm_count
+from perfsuite import Beats, arch, cuda, operator
+from perfsuite.gpu import load, sm_count
 
 BYTES = (2**28, 2**28 - 48)  # the second ends in the middle of every kernel's tile
 THREADS = 256
@@ -20,7 +16,7 @@ ASYNC_BLOCKS, BULK_BLOCKS = 8, 3
 BULK_SHARED_BYTES = SLOTS * CHUNK + 128
 
 
-@perfsuite.operator(
+@operator(
     smoke={"size": BYTES[0]},
     nightly={"size": BYTES[1]},
     needs=[cuda(), arch("sm_90")],
@@ -47,13 +43,11 @@ def tma_copy(rng: Any, *, size: int) -> Any:
     return rng.randint(1, 128, size, dtype="int8"), rng.empty(size, dtype="int8")
 
 
-@tma_copy.reference
-def _reference(x: Any, y: Any) -> Any:
-    return x
+tma_copy.reference(lambda x, y: x)
 
 
 @tma_copy.impl(
-    beats=perfsuite.Beats(
+    beats=Beats(
         "tma",
         1.0,
         "measured: 1.10 on an H200, 1.06 on an H100. The memory is the limit of both",
@@ -84,9 +78,4 @@ def _tma(ctx: Any, *, size: int) -> Any:
 
 
 def _kernel(ctx: Any, name: str) -> Any:
-    return ctx.load_cuda(Path(__file__).with_name("tma_copy.cu"), name, options=cuda_options())
-
-
-def cuda_options() -> tuple[str, ...]:
-    """Return the macros of tma_copy.cu."""
-    return (f"-DTHREADS={THREADS}", f"-DSLOTS={SLOTS}", f"-DCHUNK={CHUNK}")
+    return load(ctx, __file__, name, THREADS=THREADS, SLOTS=SLOTS, CHUNK=CHUNK)

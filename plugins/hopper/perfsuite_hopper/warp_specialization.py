@@ -1,15 +1,13 @@
 """One wgmma kernel in three builds: every warp in step, roles, and roles that never stop."""
 
-from __future__ import annotations
-
+from functools import partial
 from typing import Any
 
-import perfsuite
-from perfsuite import arch, cuda
+from perfsuite import Beats, arch, cuda, operator
 from perfsuite_hopper import gemm
 
 
-@perfsuite.operator(
+@operator(
     smoke={"size": 4096},
     nightly={"size": 8192},
     needs=[cuda(), arch("sm_90")],
@@ -36,23 +34,16 @@ warp_specialization.reference(gemm.reference)
 warp_specialization.wrong(gemm.without_last_step)
 
 
-@warp_specialization.impl(
-    beats=perfsuite.Beats(
+warp_specialization.impl(
+    partial(gemm.launch_wgmma, specialized=False, persistent=False),
+    name="single_role",
+    beats=Beats(
         "specialized",
         0.97,
         "measured: 0.99 to 1.01 on an H100 and an H200. Its asynchronous products hide the copies",
         name="one_role_suffices",
-    )
+    ),
 )
-def _single_role(ctx: Any) -> Any:
-    return gemm.launch_wgmma(ctx, specialized=False, persistent=False)
-
-
-@warp_specialization.impl
-def _specialized(ctx: Any) -> Any:
-    return gemm.launch_wgmma(ctx, specialized=True, persistent=False)
-
-
-@warp_specialization.impl
-def _persistent(ctx: Any) -> Any:
-    return gemm.launch_wgmma(ctx, specialized=True, persistent=True)
+for name, persistent in {"specialized": False, "persistent": True}.items():
+    launch = partial(gemm.launch_wgmma, specialized=True, persistent=persistent)
+    warp_specialization.impl(launch, name=name)

@@ -4,8 +4,7 @@
 // Macros: DESCRIPTOR, the matrix descriptor's constant fields; SPECIALIZED: 0 has every warpgroup
 // multiply and one of its threads copy, in step; 1 has a third warpgroup do nothing but copy.
 
-#include "bulk.cuh"
-#include "wgmma.cuh"
+#include <ptx.cuh>
 
 constexpr int TILE_M = 128;
 constexpr int TILE_N = 256;
@@ -19,26 +18,17 @@ constexpr int MULTIPLIERS = 2;
 constexpr int THREADS = WARPGROUP * (MULTIPLIERS + SPECIALIZED);
 static_assert(TILE_N == 2 * SUMS && TILE_M == 64 * MULTIPLIERS, "an instruction is a warpgroup's");
 
-struct alignas(64) TensorMap {
-    unsigned char opaque[128];
-};
-
-__device__ void copy_box(const TensorMap* map, unsigned to, unsigned barrier, int column, int row)
-{
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%2, %3}], [%4];" ::"r"(to),
-                 "l"(map), "r"(column), "r"(row), "r"(barrier)
-                 : "memory");
+__device__ unsigned long long descriptor(unsigned address) {
+    return DESCRIPTOR | ((address & 0x3FFFF) >> 4);
 }
 
 // One slot: 64 rows of a from `a` on, 256 of b. Within the swizzled 128 bytes of a row, the next 16
 // columns start 32 bytes on.
-__device__ void multiply_slot(float (&sums)[SUMS], unsigned a, unsigned b, bool first)
-{
+__device__ void multiply_slot(float (&sums)[SUMS], unsigned a, unsigned b, bool first) {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
     #pragma unroll
     for (int column = 0; column < STEP; column += 16) {
-        multiply(sums, a + column * 2, b + column * 2, !first || column > 0);
+        multiply<0>(sums, descriptor(a + column * 2), descriptor(b + column * 2), !first || column > 0);
     }
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
@@ -62,24 +52,15 @@ struct Tile {
     int column;
 };
 
-__device__ Tile tile_at(const Job& job, int index)
-{
+__device__ Tile tile_at(const Job& job, int index) {
     const int first = index / (GROUP * job.tiles_n) * GROUP;
     const int rows = min(job.tiles_m - first, GROUP);
     const int within = index % (GROUP * job.tiles_n);
     return {(first + within % rows) * TILE_M, within / rows * TILE_N};
 }
 
-__device__ void store_pair(unsigned short* c, float low, float high)
-{
-    unsigned pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    *reinterpret_cast<unsigned*>(c) = pair;
-}
-
 // A warp has 16 rows; a quarter of a warp's lanes (four) has row lane / 4 and that plus 8.
-__device__ void store(const float (&sums)[SUMS], unsigned short* c, Tile tile, int m, int n)
-{
+__device__ void store(const float (&sums)[SUMS], unsigned short* c, Tile tile, int m, int n) {
     const int lane = threadIdx.x % 32;
     const int row = tile.row + threadIdx.x % (WARPGROUP * MULTIPLIERS) / 32 * 16 + lane / 4;
     const int column = tile.column + lane % 4 * 2;
@@ -87,9 +68,7 @@ __device__ void store(const float (&sums)[SUMS], unsigned short* c, Tile tile, i
     for (int i = 0; i < SUMS / 4; ++i) {
         const int at = column + i * 8;
         unsigned short* to = c + (long long)row * n + at;
-        if (at < n && row < m) {
-            store_pair(to, sums[4 * i], sums[4 * i + 1]);
-        }
+        if (at < n && row < m) store_pair(to, sums[4 * i], sums[4 * i + 1]);
         if (at < n && row + 8 < m) {
             store_pair(to + 8LL * n, sums[4 * i + 2], sums[4 * i + 3]);
         }
@@ -97,20 +76,18 @@ __device__ void store(const float (&sums)[SUMS], unsigned short* c, Tile tile, i
 }
 
 // Beyond the edges TMA writes zeros, and counts them as bytes copied.
-__device__ void fill(const Job& job, unsigned slot, Tile tile, int step)
-{
+__device__ void fill(const Job& job, unsigned slot, Tile tile, int step) {
     const unsigned to = job.slots + slot * SLOT_BYTES, barrier = job.full + slot * 8;
     barrier_expect(barrier, SLOT_BYTES);
-    copy_box(job.map_a, to, barrier, step * STEP, tile.row);
-    copy_box(job.map_b, to + BYTES_A, barrier, step * STEP, tile.column);
+    copy_box(*job.map_a, to, barrier, step * STEP, tile.row);
+    copy_box(*job.map_b, to + BYTES_A, barrier, step * STEP, tile.column);
 }
 
 #if SPECIALIZED
 
 // The copying role, one thread: runs ahead of the multiplications by as many slots as are empty,
 // across tiles too.
-__device__ void copy_tiles(const Job& job)
-{
+__device__ void copy_tiles(const Job& job) {
     Place<SLOTS> place;
     for (int index = blockIdx.x; index < job.tiles_m * job.tiles_n; index += gridDim.x) {
         const Tile tile = tile_at(job, index);
@@ -121,19 +98,15 @@ __device__ void copy_tiles(const Job& job)
     }
 }
 
-__device__ void release(const Job& job, unsigned slot)
-{
-    if (threadIdx.x % 32 == 0) {
-        barrier_arrive(job.empty + slot * 8);
-    }
+__device__ void release(const Job& job, unsigned slot) {
+    if (threadIdx.x % 32 == 0) barrier_arrive(job.empty + slot * 8);
 }
 
 #endif
 
 // The multiplying role: one group of multiplications is under way while the next is issued.
 __device__ void multiply_tile(const Job& job, Tile tile, Place<SLOTS>& place, int warpgroup,
-                              float (&sums)[SUMS])
-{
+                              float (&sums)[SUMS]) {
     unsigned before = 0;  // the slot of the step before
     for (int step = 0; step < job.steps; ++step, place.advance()) {
         const unsigned from = job.slots + place.slot * SLOT_BYTES;
@@ -141,15 +114,11 @@ __device__ void multiply_tile(const Job& job, Tile tile, Place<SLOTS>& place, in
         multiply_slot(sums, from + warpgroup * (BYTES_A / MULTIPLIERS), from + BYTES_A, step == 0);
         await_multiplications<1>();  // those of the step before have ended
 #if SPECIALIZED
-        if (step > 0) {
-            release(job, before);
-        }
+        if (step > 0) release(job, before);
 #else
         if (step > 0 && step - 1 + SLOTS < job.steps) {
             __syncthreads();  // in both warpgroups
-            if (threadIdx.x == 0) {
-                fill(job, before, tile, step - 1 + SLOTS);
-            }
+            if (threadIdx.x == 0) fill(job, before, tile, step - 1 + SLOTS);
             __syncwarp();
         }
 #endif
@@ -164,8 +133,7 @@ __device__ void multiply_tile(const Job& job, Tile tile, Place<SLOTS>& place, in
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 gemm_wgmma(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
-           unsigned short* c, long long size_m, long long size_n, long long size_k)
-{
+           unsigned short* c, long long size_m, long long size_n, long long size_k) {
     extern __shared__ unsigned char shared[];
     __shared__ alignas(8) unsigned long long full[SLOTS], empty[SLOTS];
     const int m = (int)size_m, n = (int)size_n, k = (int)size_k;
@@ -190,9 +158,7 @@ gemm_wgmma(const __grid_constant__ TensorMap map_a, const __grid_constant__ Tens
     // 128 x 40 + 256 x 232 registers are what 384 x 168 are.
     if (warpgroup == MULTIPLIERS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (threadIdx.x == MULTIPLIERS * WARPGROUP) {
-            copy_tiles(job);
-        }
+        if (threadIdx.x == MULTIPLIERS * WARPGROUP) copy_tiles(job);
         return;
     }
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");

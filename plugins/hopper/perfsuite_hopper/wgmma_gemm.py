@@ -1,14 +1,13 @@
 """Matrix multiplication on Hopper: Ampere's instruction, wgmma by hand, Gluon, and the library."""
 
-from __future__ import annotations
-
+from functools import partial
 from typing import Any
 
-import perfsuite
-from perfsuite import arch, cuda, package
+from perfsuite import Beats, Work, arch, cuda, operator, package
+from perfsuite.gpu import Later
 from perfsuite_hopper import gemm
 
-_NEAR_CUBLAS = perfsuite.Beats(
+_NEAR_CUBLAS = Beats(
     "cublas",
     0.75,
     "P. Shankhdhar, fast.cu, README: on an H100, bf16, 763 TFLOP/s where cuBLAS has 716 (4096 "
@@ -19,7 +18,7 @@ _NEAR_CUBLAS = perfsuite.Beats(
 )
 
 
-@perfsuite.operator(
+@operator(
     smoke={"m": 4096, "n": 4096, "k": 4096},
     nightly=[
         {"m": 8192, "n": 8192, "k": 8192},
@@ -27,7 +26,7 @@ _NEAR_CUBLAS = perfsuite.Beats(
         {"m": 4001, "n": 4072, "k": 4040},
     ],
     needs=[cuda(), arch("sm_90")],
-    work=lambda m, n, k, impl: gemm.work(m, n, k),
+    work=lambda m, n, k, impl: Work(2 * (m + n) * k, 2 * m * n, 2 * m * n * k, "bf16"),
     tags=["tensor-cores", "hopper"],
     ceilings={"bf16": lambda m, impl, **_: m in {4096, 8192} and impl in {"cublas", "gluon"}},
     source="tensor cores and warp specialization: chapter 6 of the book; PTX ISA, "
@@ -51,21 +50,16 @@ wgmma_gemm.reference(gemm.reference)
 wgmma_gemm.wrong(gemm.without_last_step)
 
 
-@wgmma_gemm.impl
-def _mma_sync(ctx: Any) -> Any:
-    return gemm.launch_mma_sync(ctx)
+wgmma_gemm.impl(gemm.launch_mma_sync, name="mma_sync")
 
 
-@wgmma_gemm.impl(beats=_NEAR_CUBLAS)
-def _wgmma(ctx: Any) -> Any:
-    return gemm.launch_wgmma(ctx, specialized=True, persistent=True)
-
-
-@wgmma_gemm.impl(needs=[package("triton")], beats=_NEAR_CUBLAS)
-def _gluon(ctx: Any) -> Any:
-    from perfsuite_hopper.gemm_gluon import gemm as launch
-
-    return launch
-
-
+wgmma_gemm.impl(
+    partial(gemm.launch_wgmma, specialized=True, persistent=True), name="wgmma", beats=_NEAR_CUBLAS
+)
+wgmma_gemm.impl(
+    lambda ctx: Later("perfsuite_hopper.gemm_gluon").gemm,
+    name="gluon",
+    needs=[package("triton")],
+    beats=_NEAR_CUBLAS,
+)
 wgmma_gemm.impl(gemm.launch_cublas, name="cublas")

@@ -1,7 +1,5 @@
 """The pack's kernels, compiled for Hopper and read as machine code: no GPU is needed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -59,17 +57,6 @@ def test_sizes_of_the_launches_are_those_of_the_sources() -> None:
     assert gemm.MMA_SHARED_BYTES == 3 * 2 * 128 * 64 * 2 + 128
     # What setmaxnreg hands from the copying warpgroup to the two others.
     assert 128 * 40 + 256 * 232 <= 384 * 168 <= REGISTERS_AN_SM
-
-
-def test_matrix_descriptor_is_that_of_the_ptx_manual() -> None:
-    # 8 rows of 128 bytes are 1024 bytes: 64 in units of 16, from bit 32 on; swizzle 1 at bit 62.
-    assert gemm.matrix_descriptor() == 0x4000004000010000
-    # 64-byte rows: 512 bytes, 32 units, swizzle 2.
-    assert gemm.matrix_descriptor(row_bytes=64, swizzle=2) == 0x8000002000010000
-    assert gemm.wgmma_options(specialized=True) == (
-        "-DDESCRIPTOR=0x4000004000010000ull",
-        "-DSPECIALIZED=1",
-    )
 
 
 def test_gluon_kernel_has_roles_wgmma_and_bulk_copies() -> None:

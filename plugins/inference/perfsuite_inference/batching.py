@@ -1,13 +1,10 @@
 """Serving a trace of requests: batches that end as one, against slots refilled at every step."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import perfsuite
-from perfsuite import Claim, Inspection, Metric, Regime, Scenario, cuda, package
+from perfsuite import Claim, Inspection, Metric, Regime, Scenario, case, cuda, package
 from perfsuite.gpu import torch
 from perfsuite_inference.batching_ticks import tick_through
 from perfsuite_inference.engine import Desk, ModelBackend
@@ -56,7 +53,7 @@ _MODELLED = (
 _PLAYED = (*_SERVICE, Metric("tokens_per_s", "tokens/s", "higher"))
 
 
-@perfsuite.case(
+@case(
     smoke={"rate": 4, "impl": ["static", "continuous"]},
     nightly={"rate": [4, 8], "impl": ["static", "continuous", "chunked"]},
     regime=Regime.EXACT,
@@ -110,7 +107,7 @@ def _length_of(size: str) -> int:
     return -(-(demand.prompt.most + demand.output.most) // 64) * 64
 
 
-@perfsuite.case(
+@case(
     nightly=[
         {"size": "tiny", "slots": 4, "impl": ["static", "continuous"]},
         {"size": "1b", "slots": 16, "impl": ["static", "continuous"]},
@@ -178,20 +175,16 @@ def decode_alone(desk: Desk, trace: Sequence[Request], prompts: Sequence[Sequenc
     return torch.cat(tokens).cpu()
 
 
-CASES = (
-    batching_model,
-    batching,
-    Claim(
-        name="batching_continuous",
-        case="batching",
-        faster={"impl": "continuous"},
-        than={"impl": "static"},
-        by=1.5,
-        at={"size": ("1b",)},
-        needs=(cuda(),),
-        source="the repository that accompanies the book, pairs continuous_batching (folders ch04, "
-        "ch15) on one B200, two B200 and four GB200: 2.65 to 4.42 times as fast as static batches; "
-        "less is asked for, as a trace of 48 requests ends in a tail with empty slots and neither "
-        "side reads prompts in batches",
-    ),
+BATCHING_CONTINUOUS = Claim(
+    name="batching_continuous",
+    case="batching",
+    faster={"impl": "continuous"},
+    than={"impl": "static"},
+    by=1.5,
+    at={"size": ("1b",)},
+    needs=(cuda(),),
+    source="the repository that accompanies the book, pairs continuous_batching (folders ch04, "
+    "ch15) on one B200, two B200 and four GB200: 2.65 to 4.42 times as fast as static batches; "
+    "less is asked for, as a trace of 48 requests ends in a tail with empty slots and neither "
+    "side reads prompts in batches",
 )

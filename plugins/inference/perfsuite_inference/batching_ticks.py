@@ -4,8 +4,6 @@ Written from the rules alone and on purpose not as the scheduler is: time goes o
 every decision looks at all requests, nothing is queued or counted ahead.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,13 +1,9 @@
 """One decode step of a whole model: what the cache, a CUDA graph and a compiler are worth."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-import perfsuite
-from perfsuite import KERNELS, Claim, Regime, Work, Workload, cuda, package
+from perfsuite import KERNELS, Claim, Regime, Work, Workload, capture, case, cuda, package
 from perfsuite.gpu import asked, compiled, driver, torch
 from perfsuite_inference import reference
 from perfsuite_inference.cache import ConcatCache, PagedCache, StaticCache
@@ -15,7 +11,6 @@ from perfsuite_inference.model import SHAPES, TOLERANCES, Llama, captured
 
 # Positions beyond the context that the static cache has room for.
 _ROOM = 128
-Step = Callable[[Any, Any], Any]
 _IMPLS = ["eager_concat", "static", "graph"]
 _BLOCK = 64
 _ONE = {"batch": 1, "context": 2048}
@@ -42,7 +37,7 @@ def _memory_bytes(size: str, batch: int, context: int, impl: str) -> int:
 
 # Several processes hold the variant at once: 32 rows of 8b do not fit a GPU that often. Compiling
 # takes half a minute and more in every process.
-@perfsuite.case(
+@case(
     smoke={"size": "tiny", "batch": 2, "context": 255, "impl": _IMPLS},
     nightly={"size": "1b", "batch": [1, 32], "context": 2048, "impl": [*_IMPLS, "fused"]},
     full=[
@@ -144,7 +139,7 @@ def decode(ctx: Any, size: str, batch: int, context: int, impl: str) -> Workload
     )
 
 
-def graphed(step: Step, batch: int, position: int, device: Any) -> Step:
+def graphed(step: Any, batch: int, position: int, device: Any) -> Any:
     """Return a step as a CUDA graph's replay: each call overwrites the logits of the one before.
 
     It takes tokens [b] and positions [b], of which all rows have ``position``.
@@ -163,9 +158,9 @@ def graphed(step: Step, batch: int, position: int, device: Any) -> Step:
     return launch
 
 
-def count_kernels(launch: Callable[[], Any]) -> int:
+def count_kernels(launch: Any) -> int:
     """Return the kernels in a graph of one launch; copies and fills that are none are left out."""
-    graph = perfsuite.capture(launch)
+    graph = capture(launch)
     handle = driver.CUgraph(graph.raw_cuda_graph())
     _, count = asked(driver.cuGraphGetNodes(handle))
     nodes, _ = asked(driver.cuGraphGetNodes(handle, count))

@@ -1,7 +1,5 @@
 """The mini server's backend in real time: a model at a desk of slots."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from functools import partial

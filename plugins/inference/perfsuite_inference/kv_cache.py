@@ -1,13 +1,10 @@
 """Where the keys and values of a batch of mixed lengths lie, and how much of that lies idle."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-import perfsuite
-from perfsuite import Claim, Metric, Work, Workload, cuda, package
+from perfsuite import Claim, Metric, Work, Workload, case, cuda, package
 from perfsuite.gpu import DTYPES, torch
 from perfsuite_inference import reference
 from perfsuite_inference.cache import PagedCache, StaticCache
@@ -49,7 +46,7 @@ def _memory_bytes(dtype: str, batch: int, longest: int, impl: str) -> int:
     return 6 * batch * (longest + 64) * s.kv_elements * s.item_bytes + reference.SPARE[dtype]
 
 
-@perfsuite.case(
+@case(
     smoke={**_SMALL, "impl": ["contiguous", "paged_16"]},
     nightly=[
         {**_SMALL, "impl": "paged_64"},

@@ -6,8 +6,6 @@ layers, with one new token a row at these positions [b]; ``attend(layer, q, k, v
 k, v [b, kv_heads, d] and returns what q [b, heads, d] attends to, as q.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

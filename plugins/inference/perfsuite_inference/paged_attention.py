@@ -1,12 +1,8 @@
 """Decode attention over blocks: gathered into a contiguous copy first, or read where they lie."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from typing import Any
 
-import perfsuite
-from perfsuite import Work, cuda, package
+from perfsuite import Beats, Work, cuda, operator, package
 from perfsuite.gpu import DTYPES, torch
 from perfsuite_inference import reference
 from perfsuite_inference.cache import attend_gathered
@@ -32,7 +28,7 @@ def _work(dtype: str, batch: int, context: int, impl: str) -> Work:
     )
 
 
-@perfsuite.operator(
+@operator(
     smoke={"dtype": "fp32", "batch": 3, "context": 255, "impl": "triton"},
     nightly=[
         {"dtype": "fp32", "batch": 3, "context": 255, "impl": "gather"},
@@ -96,7 +92,7 @@ paged_attention.impl(attend_gathered, name="gather")
 
 @paged_attention.impl(
     needs=[package("triton"), cuda()],
-    beats=perfsuite.Beats(
+    beats=Beats(
         "gather",
         3.0,
         # Bytes of keys and values: gathering reads them, writes a copy and reads that; 1 against 3.
@@ -105,7 +101,7 @@ paged_attention.impl(attend_gathered, name="gather")
         needs=(cuda(),),
     ),
 )
-def _triton(ctx: Any) -> Callable[..., Any]:
+def _triton(ctx: Any) -> Any:
     from perfsuite_inference.paged_triton import attend_paged
 
     return attend_paged

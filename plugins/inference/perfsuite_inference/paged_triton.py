@@ -1,7 +1,6 @@
 """Decode attention through a block table in Triton: each row's tokens are split over programs."""
 
-from __future__ import annotations
-
+# mypy: allow-untyped-defs, allow-incomplete-defs
 import math
 from typing import Any
 
@@ -17,9 +16,9 @@ WARPS, STAGES = 4, 3
 
 
 @triton.jit
-def _attend(  # type: ignore[no-untyped-def]
-    query, k, v, row_table, shared, start, end, scale,
-    KV_HEADS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
+def _attend(
+    query, k, v, row_table, shared, start, end, scale, KV_HEADS: tl.constexpr, D: tl.constexpr,
+    BLOCK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Return the sums, totals and peaks of a group of query heads over tokens start..end."""
     columns = tl.arange(0, D)
@@ -47,10 +46,10 @@ def _attend(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def paged_part_kernel(  # type: ignore[no-untyped-def]
-    q, k, v, table, lengths, sums, weights, most, scale,
-    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, PADDED: tl.constexpr, D: tl.constexpr,
-    BLOCK: tl.constexpr, TILE: tl.constexpr, SPLITS: tl.constexpr,
+def paged_part_kernel(
+    q, k, v, table, lengths, sums, weights, most, scale, KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr, PADDED: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
+    TILE: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
     """Attend from the query heads of one key head to one part of one row's tokens.
 
@@ -80,8 +79,8 @@ def paged_part_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def paged_join_kernel(  # type: ignore[no-untyped-def]
-    sums, weights, out, D: tl.constexpr, SPLITS: tl.constexpr, PADDED: tl.constexpr
+def paged_join_kernel(
+    sums, weights, out, D: tl.constexpr, SPLITS: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
     """Write the mean of one head's parts, weighted by 2 ** weight; out is [rows, heads, D]."""
     head = tl.program_id(0).to(tl.int64)

@@ -1,13 +1,10 @@
 """Reading a prompt: attention as it is written down against one fused kernel."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any
 
-import perfsuite
-from perfsuite import Claim, Work, Workload, cuda, package
+from perfsuite import Claim, Work, Workload, case, cuda, package
 from perfsuite.gpu import torch
 from perfsuite_inference import reference
 from perfsuite_inference.cache import StaticCache
@@ -37,7 +34,7 @@ def _memory_bytes(size: str, batch: int, length: int, impl: str) -> int:
     return s.weight_bytes + tokens + scores + spare
 
 
-@perfsuite.case(
+@case(
     smoke={"size": "tiny", "batch": 1, "length": 255, "impl": _IMPLS},
     nightly={"size": "1b", "batch": 1, "length": [512, 2048], "impl": _IMPLS},
     full={"size": ["1b", "8b"], "batch": 1, "length": [512, 2048, 4096], "impl": _IMPLS},

@@ -1,7 +1,5 @@
 """The float64 references: a model over whole sequences without any cache, and plain attention."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -7,8 +7,6 @@ limits per second. Names and definitions are those of ``vllm bench serve``. Rate
 count from the trace's time 0 to the last token. Times are whole microseconds since the trace began.
 """
 
-from __future__ import annotations
-
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence

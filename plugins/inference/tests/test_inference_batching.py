@@ -1,7 +1,5 @@
 """The mini server: who is served when, what the metrics mean, and that no token depends on it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from itertools import chain

@@ -1,8 +1,5 @@
 """The cases of the model's half: what they list and count, and that mistakes are refused."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +8,6 @@ from perfsuite_inference.model import SHAPES
 
 from perfsuite.devices.protocol import open_device
 from perfsuite.packs.load import load_pack
-from perfsuite.testing import check_pack
 
 CASES = load_pack("inference", "module:perfsuite_inference@").cases
 
@@ -20,19 +16,6 @@ def _built(name: str, *, seed: int = 3, **axes: Any) -> tuple[Any, tuple[Any, ..
     """Build a variant; return it with the inputs of one seed."""
     workload: Any = CASES[name].build(open_device("cpu").context(seed), **axes)
     return workload, workload.make_inputs(open_device("cpu").rng(1))
-
-
-def test_smoke_variants_are_right_on_the_cpu_and_their_mistakes_refused() -> None:
-    run = check_pack(Path(__file__).parents[1])
-    assert len([name for name in run if "batching_model" not in name]) == 6
-
-
-@pytest.mark.parametrize("impl", ["eager_concat", "static"])
-def test_a_step_is_the_same_at_every_launch(impl: str) -> None:
-    workload, (tokens, positions) = _built("decode", size="tiny", batch=2, context=63, impl=impl)
-    first = workload.fn(tokens, positions)
-    workload.fn(tokens.flip(0), positions)
-    assert bool((workload.fn(tokens, positions) == first).all())
 
 
 def test_weights_and_prompts_do_not_follow_the_seed_of_a_process() -> None:
@@ -82,14 +65,3 @@ def test_waste_is_what_vllm_s_authors_say(longest: int) -> None:
     tokens = sum(lengths)
     assert 0.6 < 1 - tokens / (32 * longest) < 0.8
     assert 1 - tokens / sum(16 * -(-length // 16) for length in lengths) < 0.04
-
-
-@pytest.mark.parametrize("block", [0, 16, 64])
-def test_cache_bytes_are_counted_with_the_block_that_is_nobody_s(block: int) -> None:
-    impl = f"paged_{block}" if block else "contiguous"
-    workload, _ = _built("kv_cache", dtype="fp32", batch=8, longest=256, impl=impl)
-    lengths = kv_cache.lengths_of(8, 256)
-    slots = block * (1 + sum(-(-n // block) for n in lengths)) if block else 8 * 256
-    token = 2 * 8 * 128 * 4
-    found = {"kv_bytes": slots * token, "wasted_bytes": (slots - sum(lengths)) * token}
-    assert workload.exact() == found

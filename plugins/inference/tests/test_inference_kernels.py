@@ -1,12 +1,9 @@
 """The pack's Triton kernels, compiled and interpreted on the CPU: no GPU is needed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
-from kernel_codes import codes_of
-from pack_scripts import lines_of
+from kernel_codes import codes_of, wrong_in
 from perfsuite_inference import paged_triton
 
 SHARED_LIMIT = 99 << 10  # bytes of shared memory that one block may have on sm_120, the least
@@ -24,10 +21,7 @@ def test_kernels_spill_nothing_fit_a_block_and_multiply_in_tensor_cores(target: 
 
 
 def test_kernels_are_right_on_odd_sizes_in_the_interpreter() -> None:
-    pytest.importorskip("triton")
-    rows = lines_of(Path(__file__).with_name("interpret_paged.py"), TRITON_INTERPRET="1")
-    assert len(rows) == 4
-    assert {row["name"]: row["error"] for row in rows if not row["error"] < 1e-3} == {}
+    assert wrong_in(Path(__file__).with_name("interpret_paged.py"), 4, 1e-3) == {}
 
 
 @pytest.mark.parametrize(

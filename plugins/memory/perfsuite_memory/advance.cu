@@ -7,8 +7,6 @@ extern "C" __global__ void advance(unsigned* values, long long n) {
     unsigned value = values[i];
     // Not unrolled: a compiler that sees several rounds could make one of them.
 #pragma unroll 1
-    for (int round = 0; round < ROUNDS; ++round) {
-        value = value * 1664525u + 1013904223u;
-    }
+    for (int round = 0; round < ROUNDS; ++round) value = value * 1664525u + 1013904223u;
     values[i] = value;
 }

@@ -1,24 +1,16 @@
 """The kernel of advance.cu: work on data that was moved, and what it must come to."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-SOURCE = Path(__file__).with_name("advance.cu")
+from perfsuite import gpu
+
 THREADS = 256
 MULTIPLIER, INCREMENT, MODULUS = 1664525, 1013904223, 2**32
 
 
-def options(rounds: int) -> tuple[str, ...]:
-    """Return the options that the kernel is compiled with."""
-    return (f"-DROUNDS={rounds}",)
-
-
-def load(ctx: Any, rounds: int) -> Callable[[Any, int], None]:
+def load(ctx: Any, rounds: int) -> Any:
     """Return ``launch(values, n)``, which steps n int32 values where they lie."""
-    kernel = ctx.load_cuda(SOURCE, "advance", options=options(rounds))
+    kernel = gpu.load(ctx, __file__, "advance", ROUNDS=rounds)
     return lambda values, n: kernel(-(-n // THREADS), THREADS, values, n)
 
 

@@ -1,7 +1,5 @@
 """Memory of varying sizes taken and given back, by who hands it out."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -2,6 +2,8 @@
 // shared memory, as each of its floats is used by TAPS results. Blocks stride over the rows.
 // Macro: STAGES, the rows that a block has room for (1 where nothing is asynchronous).
 
+#include <ptx.cuh>
+
 constexpr int THREADS = 256;
 constexpr int ROW = THREADS * 4;  // four floats a thread
 constexpr int TAPS = 13;          // four results need 16 floats, four vectors
@@ -24,9 +26,8 @@ __device__ __forceinline__ float4 filter(const float4* row) {
 }
 
 // What one writes first: load, wait, compute, wait, load the next.
-extern "C" __global__ __launch_bounds__(THREADS) void filter_sync(const float4* __restrict__ in,
-                                                                  float4* __restrict__ out,
-                                                                  long long rows) {
+extern "C" __global__ __launch_bounds__(THREADS) void filter_sync(
+    const float4* __restrict__ in, float4* __restrict__ out, long long rows) {
     __shared__ float4 row[THREADS];
     for (long long at = blockIdx.x; at < rows; at += gridDim.x) {
         row[threadIdx.x] = in[at * THREADS + threadIdx.x];
@@ -41,22 +42,10 @@ __device__ __forceinline__ void copy_async(float4* to, const float4* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
 }
 
-// A group may be empty: counting groups then stays right behind the last row.
-__device__ __forceinline__ void close_group() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-// Waits until all but the newest PENDING groups of this thread have arrived.
-template <int PENDING>
-__device__ __forceinline__ void wait_groups() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-}
-
 // STAGES rows in a ring. While one is computed, STAGES - 1 are on their way, without a register:
 // with one stage nothing is, and only the detour through registers is saved.
-extern "C" __global__ __launch_bounds__(THREADS) void filter_async(const float4* __restrict__ in,
-                                                                   float4* __restrict__ out,
-                                                                   long long rows) {
+extern "C" __global__ __launch_bounds__(THREADS) void filter_async(
+    const float4* __restrict__ in, float4* __restrict__ out, long long rows) {
     __shared__ float4 ring[STAGES][THREADS];
     const long long step = gridDim.x;
     long long wanted = blockIdx.x;  // the next row to ask for

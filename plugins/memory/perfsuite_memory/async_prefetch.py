@@ -1,14 +1,10 @@
 """Prefetching into shared memory with cp.async: what is in flight while a block computes."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite.gpu import sm_count, torch
+from perfsuite.gpu import load, sm_count, torch
 
-SOURCE = Path(__file__).with_name("async_prefetch.cu")
 COMPANION = "AI Systems Performance Engineering, companion code, folder ch07"
 # Geometry of async_prefetch.cu.
 THREADS = 256
@@ -59,25 +55,18 @@ def _filter(x: Any, out: Any) -> Any:
     return total.float()
 
 
-@async_prefetch.wrong
-def _stale(x: Any, out: Any) -> Any:
-    """Compute the last row from the stage before it: a wait for one group too few."""
-    return _filter(torch.cat((x[:-1], x[-2:-1])), out)
+# Compute the last row from the stage before it: a wait for one group too few.
+async_prefetch.wrong(lambda x, out: _filter(torch.cat((x[:-1], x[-2:-1])), out))
 
 
 def _filtering(ctx: Any, *, rows: int, impl: str, stages: int) -> Any:
-    kernel = ctx.load_cuda(SOURCE, f"filter_{impl}", options=options(stages))
+    kernel = load(ctx, __file__, f"filter_{impl}", STAGES=stages)
     blocks = BLOCKS_PER_SM * sm_count()
     return lambda x, out: kernel(blocks, THREADS, x, out, rows)
 
 
 for name in ("sync", "async"):
     async_prefetch.impl(_filtering, name=name)
-
-
-def options(stages: int) -> tuple[str, ...]:
-    """Return the options that async_prefetch.cu is compiled with."""
-    return (f"-DSTAGES={stages}",)
 
 
 OVER_SYNC = perfsuite.Claim(

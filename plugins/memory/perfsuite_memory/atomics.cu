@@ -63,9 +63,8 @@ extern "C" __global__ __launch_bounds__(THREADS) void count_global(const int* ke
     count(keys, n, Each{counts});
 }
 
-extern "C" __global__ __launch_bounds__(THREADS) void count_elected(const int* keys,
-                                                                    unsigned* counts,
-                                                                    long long n) {
+extern "C" __global__ __launch_bounds__(THREADS) void count_elected(
+    const int* keys, unsigned* counts, long long n) {
     count(keys, n, Elected{counts});
 }
 
@@ -74,8 +73,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void count_shared(const int* ke
     count_in_block<Each>(keys, counts, n);
 }
 
-extern "C" __global__ __launch_bounds__(THREADS) void count_shared_elected(const int* keys,
-                                                                           unsigned* counts,
-                                                                           long long n) {
+extern "C" __global__ __launch_bounds__(THREADS) void count_shared_elected(
+    const int* keys, unsigned* counts, long long n) {
     count_in_block<Elected>(keys, counts, n);
 }

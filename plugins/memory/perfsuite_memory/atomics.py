@@ -1,23 +1,17 @@
 """Counting with atomics: in global memory, in shared memory, and one of a warp for its equals."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite.gpu import sm_count, torch
+from perfsuite.gpu import load, sm_count, torch
 
-SOURCE = Path(__file__).with_name("atomics.cu")
 THREADS = 1024
 # Counters in shared memory are added up at the end: the fewer blocks, the less of that. Other ways
 # gain by each warp there is.
 BLOCKS_PER_SM = {"global": 2, "elected": 2, "shared": 1, "shared_elected": 2}
-IMPLS = tuple(BLOCKS_PER_SM)
 BINS = 256
 # Vectors of four keys that a thread has on their way at once.
 UNROLL = 4
-OPTIONS = (f"-DTHREADS={THREADS}", f"-DBINS={BINS}", f"-DUNROLL={UNROLL}")
 # Of 2^25 keys a tenth of the time would be what the launches need to begin and end.
 ODD_N = 2**26 + 3
 # Of skewed keys every fourth one is 0 before the others are drawn.
@@ -63,14 +57,12 @@ def _count(drawn: Any, counts: Any) -> Any:
     return ends.diff(prepend=ends.new_zeros(1)).int()
 
 
-@atomics.wrong
-def _without_the_tail(drawn: Any, counts: Any) -> Any:
-    """Forget the keys behind the last whole vector, or one vector if there are none."""
-    return _count(drawn[: (len(drawn) - 1) // 4 * 4], counts)
+# Forget the keys behind the last whole vector, or one vector if there are none.
+atomics.wrong(lambda drawn, counts: _count(drawn[: (len(drawn) - 1) // 4 * 4], counts))
 
 
 def _counting(ctx: Any, *, n: int, impl: str) -> Any:
-    kernel = ctx.load_cuda(SOURCE, f"count_{impl}", options=OPTIONS)
+    kernel = load(ctx, __file__, f"count_{impl}", THREADS=THREADS, BINS=BINS, UNROLL=UNROLL)
     blocks = BLOCKS_PER_SM[impl] * sm_count()
     return lambda drawn, counts: kernel(blocks, THREADS, drawn, counts.zero_(), n)
 
@@ -82,5 +74,5 @@ _ELECTING = perfsuite.Beats(
     needs=(perfsuite.cuda(),),
     name="no_election",
 )
-for name in IMPLS:
+for name in BLOCKS_PER_SM:
     atomics.impl(_counting, name=name, beats=_ELECTING if name == "shared" else ())

@@ -5,6 +5,8 @@
 // STRIDE 1 that is row after row of 32 words, with STRIDE 32 column after column of a 32 x 32
 // matrix: STRIDE lanes meet in each bank.
 
+#include <ptx.cuh>
+
 constexpr int LANES = 32;
 constexpr int TILE = LANES * LANES;
 constexpr int WARPS = THREADS / LANES;
@@ -22,10 +24,6 @@ __device__ __forceinline__ uint4 read_vector(unsigned address) {
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                  : "r"(address));
     return v;
-}
-
-__device__ __forceinline__ unsigned shared_address(const void* pointer) {
-    return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
 struct Plain {

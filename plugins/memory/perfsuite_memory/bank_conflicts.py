@@ -1,15 +1,11 @@
 """Shared memory's 32 banks: what strides cost, how padding and swizzling avoid it, its ceiling."""
 
-from __future__ import annotations
-
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite.gpu import sm_count, torch
+from perfsuite.gpu import load, sm_count, torch
 
-SOURCE = Path(__file__).with_name("bank_conflicts.cu")
 GUIDE = "NVIDIA, CUDA C++ Best Practices Guide, Shared Memory and Memory Banks"
 LANES = 32
 TILE = LANES * LANES
@@ -72,16 +68,10 @@ bank_conflicts.wrong(partial(_sums, padding=1))
 
 
 def _read(ctx: Any, *, stride: int, impl: str) -> Any:
-    kernel = ctx.load_cuda(SOURCE, f"read_{impl}", options=options(stride))
+    kernel = load(ctx, __file__, f"read_{impl}", THREADS=THREADS, STRIDE=stride)
     return lambda words, sums: kernel(len(sums), THREADS, words, sums, PASSES)
 
 
-for name in ("plain", "vectors"):
-    bank_conflicts.impl(_read, name=name)
-for name in ("padded", "swizzled"):
-    bank_conflicts.impl(_read, name=name, beats=_OVER_CONFLICTS)
-
-
-def options(stride: int) -> tuple[str, ...]:
-    """Return the options that bank_conflicts.cu is compiled with."""
-    return f"-DTHREADS={THREADS}", f"-DSTRIDE={stride}"
+for name in ("plain", "vectors", "padded", "swizzled"):
+    is_free = name in {"padded", "swizzled"}
+    bank_conflicts.impl(_read, name=name, beats=_OVER_CONFLICTS if is_free else ())

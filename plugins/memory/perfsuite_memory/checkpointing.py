@@ -1,15 +1,10 @@
 """A training step that keeps its activations, computes them again, or keeps the dear ones."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import perfsuite
 from perfsuite.gpu import torch
-
-Layer = Callable[..., Any]
 
 LAYERS = 4
 HEAD = 64
@@ -77,7 +72,7 @@ def _executed(step: Any, *inputs: Any) -> dict[str, float]:
     return {"executed_flops": counter.get_total_flops()}
 
 
-def gradients(layer: Layer, x: Any, *weights: Any) -> tuple[Any, ...]:
+def gradients(layer: Any, x: Any, *weights: Any) -> tuple[Any, ...]:
     """Return the gradients of the mean square of the last layer's output."""
     for index in range(0, len(weights), MATRICES):
         x = layer(x, *weights[index : index + MATRICES])
@@ -101,7 +96,7 @@ checkpointing.impl(partial(gradients, _layer), name="none")
 
 
 @checkpointing.impl
-def _selective(ctx: Any) -> Layer:
+def _selective(ctx: Any) -> Any:
     from torch.utils import checkpoint as saving
 
     choose = partial(saving.create_selective_checkpoint_contexts, _dear())
@@ -110,7 +105,7 @@ def _selective(ctx: Any) -> Layer:
 
 
 @checkpointing.impl
-def _full(ctx: Any) -> Layer:
+def _full(ctx: Any) -> Any:
     from torch.utils import checkpoint as saving
 
     return partial(gradients, partial(saving.checkpoint, _layer, use_reentrant=False))

@@ -1,14 +1,11 @@
 """Reading one field of every record: an array of structs against a struct of arrays."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
-import perfsuite
-from perfsuite import cuda, package
-from perfsuite.gpu import torch
+from perfsuite import Claim, Work, cuda, operator
+from perfsuite.gpu import TRITON, Later, load, torch
 
+kernels = Later("perfsuite_memory.coalescing_triton")
 GUIDE = (
     "NVIDIA, CUDA C++ Best Practices Guide, Coalesced Access to Global Memory, Strided Accesses: "
     "a warp's access takes as many 32-byte segments as its threads touch"
@@ -20,7 +17,7 @@ N = 2**24
 ODD_N = 2**24 - 3
 
 
-@perfsuite.operator(
+@operator(
     smoke=[
         {"n": 2**21, "stride": [1, 8], "impl": "torch"},
         {"n": 2**21, "stride": 8, "impl": "triton"},
@@ -31,7 +28,7 @@ ODD_N = 2**24 - 3
     ],
     full=[{"n": [N, ODD_N], "stride": [1, 2, 4, 8, 16, 32]}, {"n": 2**21, "stride": [1, 8]}],
     # What has to move whatever the layout: the rest of a record is waste, and is the point.
-    work=lambda n, **_: perfsuite.Work(read_bytes=4 * n, write_bytes=4 * n),
+    work=lambda n, **_: Work(read_bytes=4 * n, write_bytes=4 * n),
     memory_bytes=lambda n, stride, impl: 4 * n * (stride + 1),
     tolerance=0.0,
     source=GUIDE,
@@ -58,24 +55,19 @@ def _torch(records: Any, field: Any) -> None:
     field.copy_(records[:, 0])
 
 
-@coalescing.impl(needs=[cuda(), package("triton")])
-def _triton(ctx: Any, *, n: int, stride: int) -> Any:
-    from perfsuite_memory import coalescing_triton
-
-    return coalescing_triton.launch(n, stride)
+coalescing.impl(lambda ctx, *, n, stride: kernels.launch(n, stride), name="triton", needs=TRITON)
 
 
 @coalescing.impl(needs=[cuda()])
 def _cuda(ctx: Any, *, n: int, stride: int) -> Any:
-    options = (f"-DTHREADS={THREADS}", f"-DITEMS={ITEMS}", f"-DSTRIDE={stride}")
-    source = Path(__file__).with_name("coalescing.cu")
-    kernel = ctx.load_cuda(source, "take_field", options=options)
+    macros = {"THREADS": THREADS, "ITEMS": ITEMS, "STRIDE": stride}
+    kernel = load(ctx, __file__, "take_field", **macros)
     blocks = -(-n // (THREADS * ITEMS))
     return lambda records, field: kernel(blocks, THREADS, records, field, n)
 
 
 CLAIMS = tuple(
-    perfsuite.Claim(
+    Claim(
         name=f"coalesced_4x_over_stride_{stride}",
         case="coalescing",
         faster={"stride": 1},

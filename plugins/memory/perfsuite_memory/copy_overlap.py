@@ -1,8 +1,5 @@
 """Data in, work, data out: one after another, or the pieces side by side on streams."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from typing import Any
 
 import perfsuite
@@ -55,9 +52,7 @@ def copy_overlap(rng: Any, *, mib: int) -> Any:
     return x, rng.empty(n, dtype="int32", place="pinned")
 
 
-@copy_overlap.reference
-def _reference(x: Any, y: Any) -> Any:
-    return advance.expected(x.cuda(), ROUNDS)
+copy_overlap.reference(lambda x, y: advance.expected(x.cuda(), ROUNDS))
 
 
 @copy_overlap.wrong
@@ -67,7 +62,7 @@ def _too_early(x: Any, y: Any) -> Any:
     return torch.cat((advance.expected(x[:last], ROUNDS), x[last:]))
 
 
-def _piece(step: Callable[[Any, int], None], source: Any, buffer: Any, target: Any) -> None:
+def _piece(step: Any, source: Any, buffer: Any, target: Any) -> None:
     buffer.copy_(source, non_blocking=True)
     step(buffer, len(buffer))
     target.copy_(buffer, non_blocking=True)
@@ -102,7 +97,7 @@ for name in STREAMS:
     copy_overlap.impl(_overlapped, name=name, beats=_OVER_SERIAL)
 
 
-def fork(streams: list[Any], count: int, job: Callable[[int, int], None]) -> None:
+def fork(streams: list[Any], count: int, job: Any) -> None:
     """Call ``job(index, place)`` on the streams in turn, after and before this stream's work.
 
     A stream's next piece waits for its last one, and so may have the same buffers.

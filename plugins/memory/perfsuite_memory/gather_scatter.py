@@ -1,16 +1,13 @@
 """Rows picked by index, rows added by index, and runs of rows added up."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import perfsuite
-from perfsuite import cuda, package
-from perfsuite.gpu import torch
+from perfsuite.gpu import TRITON, Later, torch
 
-Launch = Callable[..., Any]
+kernels = Later("perfsuite_memory.gather_scatter_triton")
+index_add = Later("perfsuite_memory.index_add_triton")
 
 DIM = 128  # floats a row: 512 bytes, whole sectors wherever it lies
 ROW_BYTES = 4 * DIM
@@ -152,7 +149,7 @@ def _mistaken(values: Any, index: Any, out: Any, *, op: str) -> Any:
 
 
 @gather_scatter.impl
-def _torch(ctx: Any, *, op: str) -> Launch:
+def _torch(ctx: Any, *, op: str) -> Any:
     if op == "jagged_sum":
         summed = partial(torch.segment_reduce, reduce="sum", axis=0, unsafe=True)
         return lambda values, ends, out: summed(values, offsets=ends)
@@ -161,23 +158,15 @@ def _torch(ctx: Any, *, op: str) -> Launch:
     return lambda table, index, out: torch.index_select(table, 0, index, out=out)
 
 
-@gather_scatter.impl(needs=[cuda(), package("triton")])
-def _triton(ctx: Any, *, op: str) -> Launch:
-    from perfsuite_memory import gather_scatter_triton as kernels
-
+@gather_scatter.impl(needs=TRITON)
+def _triton(ctx: Any, *, op: str) -> Any:
     return kernels.gather if op == "gather" else kernels.jagged
 
 
-@gather_scatter.impl(needs=[cuda(), package("triton")])
-def _lists(ctx: Any, *, rows: int) -> Launch:
-    from perfsuite_memory import index_add_triton
-
+@gather_scatter.impl(needs=TRITON)
+def _lists(ctx: Any, *, rows: int) -> Any:
     scratch = [torch.zeros(n, dtype=torch.int32, device=ctx.place) for n in (rows, picked(rows))]
-    return index_add_triton.lists(*scratch)
+    return index_add.lists(*scratch)
 
 
-@gather_scatter.impl(needs=[cuda(), package("triton")])
-def _atomics(ctx: Any) -> Launch:
-    from perfsuite_memory import index_add_triton
-
-    return index_add_triton.atomics
+gather_scatter.impl(lambda ctx: index_add.atomics, name="atomics", needs=TRITON)

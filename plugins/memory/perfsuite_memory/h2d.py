@@ -1,7 +1,5 @@
 """Transfers between host and device: from pageable and page-locked memory, and by a kernel."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import perfsuite

@@ -1,8 +1,6 @@
 """Rows added by index in Triton: an atomic addition of four floats, or a list for each sum."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
+# mypy: allow-untyped-defs, allow-incomplete-defs
 from typing import Any
 
 import triton
@@ -18,9 +16,7 @@ SUM_ROWS, SUM_WARPS = 8, 2
 
 
 @triton.jit
-def index_add_kernel(  # type: ignore[no-untyped-def]
-    values_ptr, index_ptr, out_ptr, count, DIM: tl.constexpr, ROWS: tl.constexpr
-):
+def index_add_kernel(values_ptr, index_ptr, out_ptr, count, DIM: tl.constexpr, ROWS: tl.constexpr):
     """Add ROWS rows to where their indices say, four floats at once and in any order."""
     places = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, DIM)[None, :]
@@ -33,7 +29,7 @@ def index_add_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def index_link_kernel(index_ptr, head_ptr, next_ptr, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def index_link_kernel(index_ptr, head_ptr, next_ptr, count, BLOCK: tl.constexpr):
     """Put each row at the head of its sum's list; rows are counted from 1, and 0 ends a list."""
     places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = places < count
@@ -43,7 +39,7 @@ def index_link_kernel(index_ptr, head_ptr, next_ptr, count, BLOCK: tl.constexpr)
 
 
 @triton.jit
-def index_sum_kernel(  # type: ignore[no-untyped-def]
+def index_sum_kernel(
     values_ptr, head_ptr, next_ptr, out_ptr, sums, DIM: tl.constexpr, ROWS: tl.constexpr
 ):
     """Add up the rows of ROWS lists.
@@ -75,7 +71,7 @@ def atomics(values: Any, index: Any, out: Any) -> None:
     index_add_kernel[grid](values, index, out, count, DIM=DIM, ROWS=ADD_ROWS, num_warps=ADD_WARPS)
 
 
-def lists(head: Any, after: Any) -> Callable[[Any, Any, Any], None]:
+def lists(head: Any, after: Any) -> Any:
     """Return the launch that adds rows up; int32 scratch has a place for each sum and row."""
     sums, count = len(head), len(after)
 

@@ -1,19 +1,14 @@
 """How fast arrays of growing size can be read again and again: out of L2, then out of memory."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite.gpu import sm_count, torch
+from perfsuite.gpu import load, sm_count, torch
 from perfsuite_memory.stream import whole_numbers
 
-SOURCE = Path(__file__).with_name("l2_sweep.cu")
 THREADS = 256
 UNROLL = 4
 BLOCKS_PER_SM = 6
-OPTIONS = (f"-DTHREADS={THREADS}", f"-DUNROLL={UNROLL}")
 WORDS_PER_TILE = 4 * THREADS * UNROLL
 # A GPU reads this much in a launch whatever the footprint, a CPU a part of it.
 READ_KIB = {"cuda": 2**20, "torch": 2**15}
@@ -94,5 +89,6 @@ def _torch(x: Any, sums: Any, *, kib: int) -> None:
 
 @l2_sweep.impl(needs=[perfsuite.cuda()])
 def _cuda(ctx: Any, *, kib: int) -> Any:
-    kernel, passes = ctx.load_cuda(SOURCE, "read_passes", options=OPTIONS), passes_of(kib, "cuda")
+    passes = passes_of(kib, "cuda")
+    kernel = load(ctx, __file__, "read_passes", THREADS=THREADS, UNROLL=UNROLL)
     return lambda x, sums: kernel(len(sums), THREADS, x, sums, x.numel() // 4, passes)

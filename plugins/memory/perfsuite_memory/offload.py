@@ -1,8 +1,5 @@
 """What a training step need not keep on the GPU, kept on the host: states and activations."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -11,8 +8,6 @@ from typing import Any
 import perfsuite
 from perfsuite.gpu import torch
 from perfsuite_memory import copy_overlap
-
-Launch = Callable[..., Any]
 
 # Adam's states of this many parameters: 128 MiB that go in and come back.
 PARAMETERS = 2**24
@@ -114,19 +109,19 @@ def _too_early(*arrays: Any, what: str) -> tuple[Any, ...]:
 
 
 @offload.impl
-def _device(ctx: Any, *, what: str) -> Launch:
+def _device(ctx: Any, *, what: str) -> Any:
     return _step if what == "optimizer" else partial(gradients, nullcontext)
 
 
 @offload.impl
-def _pinned(ctx: Any, *, what: str) -> Launch:
+def _pinned(ctx: Any, *, what: str) -> Any:
     if what == "optimizer":
         return _in_turn
     return partial(gradients, partial(torch.autograd.graph.save_on_cpu, pin_memory=True))
 
 
 @offload.impl
-def _overlapped(ctx: Any, *, what: str) -> Launch:
+def _overlapped(ctx: Any, *, what: str) -> Any:
     return _in_pieces(ctx.place) if what == "optimizer" else partial(gradients, Mover().keep)
 
 
@@ -153,7 +148,7 @@ def _in_turn(*arrays: Any) -> None:
     _moved(arrays, [torch.empty_like(arrays[0]) for _ in "mv"])
 
 
-def _in_pieces(place: str) -> Launch:
+def _in_pieces(place: str) -> Any:
     size = -(-PARAMETERS // CHUNKS)
     streams = [torch.cuda.Stream() for _ in range(STREAMS)]
     buffers = [torch.empty(2, size, device=place) for _ in streams]

@@ -1,18 +1,13 @@
 """How long one access takes that nothing hides: a random chain in L1, in L2 and in memory."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite.gpu import sm_count, torch
+from perfsuite.gpu import load, sm_count, torch
 
-SOURCE = Path(__file__).with_name("pointer_chase.cu")
 HOPS = 5000
 LINE_BYTES = 128
 WORDS = LINE_BYTES // 4
-OPTIONS = (f"-DHOPS={HOPS}", f"-DLINE={WORDS}")
 # As many as the lines of the chain that is to be found in L1.
 THREADS = 128
 TOUCH_THREADS = 256
@@ -40,8 +35,7 @@ def pointer_chase(ctx: Any, *, kib: int) -> perfsuite.Workload:
     of up to 64 MiB once, all SMs at a time, which takes about a hundredth of its time.
     """
     lines = 1024 * kib // LINE_BYTES
-    chase = ctx.load_cuda(SOURCE, "chase", options=OPTIONS)
-    touch = ctx.load_cuda(SOURCE, "touch", options=OPTIONS)
+    chase, touch = (load(ctx, __file__, n, HOPS=HOPS, LINE=WORDS) for n in ("chase", "touch"))
     blocks = TOUCH_BLOCKS_PER_SM * sm_count()
 
     def run(chain: Any, start: Any, out: Any) -> None:
@@ -62,10 +56,9 @@ def pointer_chase(ctx: Any, *, kib: int) -> perfsuite.Workload:
 
 def _inputs(rng: Any, lines: int) -> tuple[Any, ...]:
     """Return a cycle over all lines as indices of words, where to start, and the output."""
-    start = rng.randint(0, lines, 1)
-    order = torch.argsort(rng.rand(lines)).int()
+    start, order = rng.randint(0, lines, 1), torch.argsort(rng.rand(lines))
     chain = torch.zeros(lines, WORDS, dtype=torch.int32, device=order.device)
-    chain[order.long(), 0] = order.roll(-1) * WORDS
+    chain[order, 0] = order.roll(-1).int() * WORDS
     return chain, start * WORDS, rng.empty(1, dtype="int32")
 
 

@@ -62,9 +62,8 @@ __device__ __forceinline__ void look_up_words(Table table, const unsigned* keys,
 
 // Nothing says that out is not a part of the table, so that the compiler must expect each store to
 // change it.
-extern "C" __global__ __launch_bounds__(THREADS) void look_up_plain(const unsigned* table,
-                                                                    const unsigned* keys,
-                                                                    unsigned* out, long long n) {
+extern "C" __global__ __launch_bounds__(THREADS) void look_up_plain(
+    const unsigned* table, const unsigned* keys, unsigned* out, long long n) {
     look_up_all([=](int at) { return table[at]; }, keys, out, n);
 }
 

@@ -1,15 +1,11 @@
 """A small table that every thread reads: by plain and read-only loads, constant, shared memory."""
 
-from __future__ import annotations
-
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite.gpu import sm_count, torch
+from perfsuite.gpu import load, sm_count, torch
 
-SOURCE = Path(__file__).with_name("readonly_cache.cu")
 GUIDE = "NVIDIA, CUDA C++ Best Practices Guide, Constant Memory"
 IMPLS = ("plain", "readonly", "constant", "shared")
 THREADS = 512
@@ -23,7 +19,7 @@ STEP = 517
 # The table's first words again behind its last: 27 KB, which fit L1, but not the few KiB of cache
 # that constant memory has of its own.
 WORDS = SIZE + (LOOKUPS - 1) * STEP
-OPTIONS = (f"-DTHREADS={THREADS}", f"-DLOOKUPS={LOOKUPS}", f"-DSTEP={STEP}", f"-DSIZE={SIZE}")
+MACROS = {"THREADS": THREADS, "LOOKUPS": LOOKUPS, "STEP": STEP, "SIZE": SIZE}
 # As many as the ceiling's copy has, beside which a kernel's beginning and end are nothing.
 ODD_N = 2**26 - 5
 # Knuth's multiplicative hash, as in readonly_cache.cu.
@@ -80,7 +76,7 @@ readonly_cache.wrong(partial(_sums, lookups=LOOKUPS - 1))
 
 
 def _look_up(ctx: Any, *, n: int, impl: str) -> Any:
-    kernel = ctx.load_cuda(SOURCE, f"look_up_{impl}", options=OPTIONS)
+    kernel = load(ctx, __file__, f"look_up_{impl}", **MACROS)
     blocks = BLOCKS_PER_SM * sm_count()
     return lambda table, keys, sums: kernel(blocks, THREADS, table, keys, sums, n)
 

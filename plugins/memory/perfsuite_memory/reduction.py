@@ -1,17 +1,12 @@
 """The sum of an array, rung by rung: atomics, a tree, shuffles, vectors in blocks that stay."""
 
-from __future__ import annotations
-
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import perfsuite
-from perfsuite import cuda
-from perfsuite.gpu import torch
+from perfsuite import Beats, cuda, operator
+from perfsuite.gpu import TRITON, load, torch
 from perfsuite_memory.stream import expected, stream, whole_numbers
 
-SOURCE = Path(__file__).with_name("reduction.cu")
 HARRIS = "Harris, Optimizing Parallel Reduction in CUDA, NVIDIA, 2007"
 KERNELS = ("atomic", "tree", "shuffle")
 # Threads a block and most blocks, as in the texts that the kernels are taken from.
@@ -21,7 +16,7 @@ MOST_BLOCKS = 1024
 SMALL_N, ODD_N, LARGE_N = 2**22 + 3, 2**26 + 3, 2**28
 # At one addition to one address a clock, 2^28 of them would take a tenth of a second.
 LADDER = ["tree", "shuffle", "vectorised", "torch", "triton"]
-_OVER_TREE = perfsuite.Beats(
+_OVER_TREE = Beats(
     "tree",
     2.0,
     f"{HARRIS}: 9.7 GB/s with sequential addressing, 62.7 with many elements a thread (G80, 2^22); "
@@ -32,7 +27,7 @@ _OVER_TREE = perfsuite.Beats(
 )
 
 
-@perfsuite.operator(
+@operator(
     smoke={"n": SMALL_N, "impl": ["atomic", "shuffle", "torch"]},
     nightly={"n": LARGE_N, "impl": LADDER},
     full={"n": [2**24, ODD_N], "impl": LADDER},
@@ -55,10 +50,8 @@ def reduction(rng: Any, *, n: int) -> Any:
 reduction.reference(partial(expected, op="read"))
 
 
-@reduction.wrong
-def _without_last_block(x: Any, out: Any) -> Any:
-    """Round the grid down: what is no whole block, or else the last one, is never read."""
-    return x[: (len(x) - 1) // THREADS["tree"] * THREADS["tree"]].sum()
+# Round the grid down: what is no whole block, or else the last one, is never read.
+reduction.wrong(lambda x, out: x[: (len(x) - 1) // THREADS["tree"] * THREADS["tree"]].sum())
 
 
 def tree_sizes(n: int) -> tuple[int, ...]:
@@ -71,7 +64,7 @@ def tree_sizes(n: int) -> tuple[int, ...]:
 
 def _rung(ctx: Any, *, n: int, impl: str) -> Any:
     threads = THREADS[impl]
-    kernel = ctx.load_cuda(SOURCE, f"reduction_{impl}", options=(f"-DTHREADS={threads}",))
+    kernel = load(ctx, __file__, f"reduction_{impl}", THREADS=threads)
     if impl == "atomic":
         return lambda x, out: kernel(-(-n // threads), threads, x, out.zero_(), n)
     sizes = tree_sizes(n) if impl == "tree" else (min(-(-n // threads), MOST_BLOCKS), 1)
@@ -93,4 +86,4 @@ for name in KERNELS:
     reduction.impl(_rung, name=name, needs=[cuda()])
 reduction.impl(_of_stream, name="vectorised", needs=[cuda()], beats=_OVER_TREE)
 reduction.impl(_of_stream, name="torch")
-reduction.impl(_of_stream, name="triton", needs=[cuda(), perfsuite.package("triton")])
+reduction.impl(_of_stream, name="triton", needs=TRITON)

@@ -1,17 +1,10 @@
 """Prefix sums, sorted keys, and the largest of many: what libraries are made for."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from typing import Any
 
-import perfsuite
-from perfsuite import cuda, package
-from perfsuite.gpu import torch
-
-Launch = Callable[..., Any]
+from perfsuite import cuda, operator, package
+from perfsuite.gpu import TRITON, Later, torch
 
 K = 64
 # Two short kernels follow the one that looks for the largest: of 2^26 they were a seventh of it.
@@ -27,7 +20,7 @@ ROW = 256
 REFERENCE_BYTES = {"scan": 26, "sort": 33, "topk": 33, "topk_rows": 33}
 
 
-@perfsuite.operator(
+@operator(
     nightly=[
         {"op": "scan", "n": ODD_N, "impl": ["torch", "cupy", "triton"]},
         {"op": "sort", "n": SORT_N, "impl": ["torch", "cupy"]},
@@ -71,8 +64,7 @@ def _reference(x: Any, out: Any, *, op: str) -> Any:
         return _prefixes(x.double())
     if op.startswith("topk"):
         return x.sort(descending=True).values[..., :K]
-    numpy: Any = import_module("numpy")
-    return torch.from_numpy(numpy.sort(x.cpu().numpy()))
+    return torch.from_numpy(Later("numpy").sort(x.cpu().numpy()))
 
 
 def _prefixes(x: Any) -> Any:
@@ -98,8 +90,8 @@ def _mistaken(x: Any, out: Any, *, op: str) -> Any:
 
 
 @scan_sort_topk.impl
-def _torch(ctx: Any, *, op: str) -> Launch:
-    launches: dict[str, Launch] = {
+def _torch(ctx: Any, *, op: str) -> Any:
+    launches: dict[str, Any] = {
         "scan": lambda x, out: torch.cumsum(x, 0, dtype=torch.int32, out=out),
         "sort": lambda x, out: torch.sort(x).values,
         "topk": lambda x, out: torch.topk(x, K).values,
@@ -108,9 +100,8 @@ def _torch(ctx: Any, *, op: str) -> Launch:
 
 
 @scan_sort_topk.impl(needs=[cuda(), package("cupy")])
-def _cupy(ctx: Any, *, op: str) -> Launch:
-    # A stub-less package that few machines have.
-    cupy: Any = import_module("cupy")
+def _cupy(ctx: Any, *, op: str) -> Any:
+    cupy = Later("cupy")  # a stub-less package that few machines have
 
     def launch(x: Any, out: Any) -> None:
         with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
@@ -124,12 +115,10 @@ def _cupy(ctx: Any, *, op: str) -> Launch:
     return launch
 
 
-@scan_sort_topk.impl(needs=[cuda(), package("triton")])
-def _triton(ctx: Any, *, op: str, n: int) -> Launch:
-    from perfsuite_memory import scan_sort_topk_triton, topk_triton
-
+@scan_sort_topk.impl(needs=TRITON)
+def _triton(ctx: Any, *, op: str, n: int) -> Any:
     zeros = partial(torch.zeros, device=ctx.place)
     if op == "topk":
-        return topk_triton.top(n, K, partial(zeros, dtype=torch.int32))
-    words = scan_sort_topk_triton.state_words(n)
-    return scan_sort_topk_triton.scan(n, zeros(words, dtype=torch.int64))
+        return Later("perfsuite_memory.topk_triton").top(n, K, partial(zeros, dtype=torch.int32))
+    scans = Later("perfsuite_memory.scan_sort_topk_triton")
+    return scans.scan(n, zeros(scans.state_words(n), dtype=torch.int64))

@@ -1,8 +1,6 @@
 """A prefix sum in one pass, in Triton; n < 2**31."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
+# mypy: allow-untyped-defs, allow-incomplete-defs
 from typing import Any
 
 import triton
@@ -25,9 +23,7 @@ _LAUNCHES, _MARK = tl.constexpr(2**29 - 1), tl.constexpr(2**31 - 1)
 
 # Of one tile Triton 3.6 makes a constant, and then no kernel: its compiler aborts.
 @triton.jit(do_not_specialize=["tiles"])
-def scan_kernel(  # type: ignore[no-untyped-def]
-    x_ptr, out_ptr, state_ptr, n, tiles, BLOCK: tl.constexpr, WINDOW: tl.constexpr
-):
+def scan_kernel(x_ptr, out_ptr, state_ptr, n, tiles, BLOCK: tl.constexpr, WINDOW: tl.constexpr):
     """Write the prefix sums of one tile, looking back at what earlier tiles have published.
 
     The state is a ticket, so that a tile waits only for tiles that have begun, then a word a tile:
@@ -46,9 +42,7 @@ def scan_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _scan_tile(  # type: ignore[no-untyped-def]
-    x_ptr, out_ptr, words, tile, mark, BLOCK: tl.constexpr, WINDOW: tl.constexpr
-):
+def _scan_tile(x_ptr, out_ptr, words, tile, mark, BLOCK: tl.constexpr, WINDOW: tl.constexpr):
     offsets = tile * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + offsets)
     total = tl.sum(x, axis=0)
@@ -60,9 +54,7 @@ def _scan_tile(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _scan_rest(  # type: ignore[no-untyped-def]
-    x_ptr, out_ptr, words, tile, mark, n, BLOCK: tl.constexpr, WINDOW: tl.constexpr
-):
+def _scan_rest(x_ptr, out_ptr, words, tile, mark, n, BLOCK: tl.constexpr, WINDOW: tl.constexpr):
     """Scan the last tile, for whose sum no tile waits, in parts: it costs no registers."""
     before = _sum_before(words, tile, mark, WINDOW)
     for start in range(tile * BLOCK, n, BLOCK // 8):
@@ -73,7 +65,7 @@ def _scan_rest(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _sum_before(words, tile, mark, WINDOW: tl.constexpr):  # type: ignore[no-untyped-def]
+def _sum_before(words, tile, mark, WINDOW: tl.constexpr):
     """Add the sums of the tiles before this one, back to the nearest that knows its prefix."""
     lanes = tl.arange(0, WINDOW)
     before = tile * 0
@@ -92,14 +84,14 @@ def _sum_before(words, tile, mark, WINDOW: tl.constexpr):  # type: ignore[no-unt
 
 
 @triton.jit
-def _words_at(words, at, mark, WINDOW: tl.constexpr):  # type: ignore[no-untyped-def]
+def _words_at(words, at, mark, WINDOW: tl.constexpr):
     lanes = tl.arange(0, WINDOW)
     # What lies before the first tile is a prefix of 0.
     return tl.load(words + at - lanes, mask=lanes <= at, other=mark | _PREFIX, volatile=True)
 
 
 @triton.jit
-def _first_without_sum(seen, mark, WINDOW: tl.constexpr):  # type: ignore[no-untyped-def]
+def _first_without_sum(seen, mark, WINDOW: tl.constexpr):
     """Return twice the nearest place that has no sum alone, and one more if it has no prefix."""
     lanes = tl.arange(0, WINDOW)
     kind = (seen & _MARK) - mark
@@ -112,7 +104,7 @@ def state_words(n: int) -> int:
     return 1 + -(-n // SCAN_BLOCK)
 
 
-def scan(n: int, state: Any) -> Callable[[Any, Any], None]:
+def scan(n: int, state: Any) -> Any:
     """Return the launch of an inclusive prefix sum of int32; the state is zero before the first."""
     tiles = triton.cdiv(n, SCAN_BLOCK)
 

@@ -36,9 +36,8 @@ extern "C" __global__ __launch_bounds__(128) void center_bounded(const int* in, 
 }
 
 // Reads the column twice instead of keeping it.
-extern "C" __global__ __launch_bounds__(256) void center_twice(const int* __restrict__ in,
-                                                               int* __restrict__ out,
-                                                               long long panels) {
+extern "C" __global__ __launch_bounds__(256) void center_twice(
+    const int* __restrict__ in, int* __restrict__ out, long long panels) {
     const long long panel = static_cast<long long>(blockIdx.x) * (256 / LANES) + threadIdx.x / LANES;
     if (panel >= panels) return;
     in += panel * PANEL + threadIdx.x % LANES;

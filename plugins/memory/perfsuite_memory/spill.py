@@ -1,16 +1,11 @@
 """More values than registers: what a spill costs, and three ways round it."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite.gpu import torch
+from perfsuite.gpu import load, torch
 
-SOURCE = Path(__file__).with_name("spill.cu")
 DEPTH = 128
-OPTIONS = (f"-DDEPTH={DEPTH}",)
 LANES = 32
 # Threads of a block and panels that it takes, as in spill.cu.
 GEOMETRY = {"spilled": (1024, 32), "bounded": (128, 4), "twice": (256, 8), "split": (128, 1)}
@@ -46,14 +41,12 @@ def _reference(x: Any, out: Any) -> Any:
     return (matrix @ x.double()).int()
 
 
-@spill.wrong
-def _without_the_last_row(x: Any, out: Any) -> Any:
-    """Leave the last row out of the sum: one value was lost on its way to local memory."""
-    return (DEPTH * x - x[:, :-1].sum(dim=1, keepdim=True)).int()
+# Leave the last row out of the sum: one value was lost on its way to local memory.
+spill.wrong(lambda x, out: (DEPTH * x - x[:, :-1].sum(dim=1, keepdim=True)).int())
 
 
 def _center(ctx: Any, *, panels: int, impl: str) -> Any:
-    kernel = ctx.load_cuda(SOURCE, f"center_{impl}", options=OPTIONS)
+    kernel = load(ctx, __file__, f"center_{impl}", DEPTH=DEPTH)
     threads, at_once = GEOMETRY[impl]
     blocks = -(-panels // at_once)
     return lambda x, out: kernel(blocks, threads, x, out, panels)

@@ -1,15 +1,11 @@
 """The STREAM operations: what every other memory-bound case is held against."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import perfsuite
-from perfsuite.gpu import sm_count, torch
+from perfsuite.gpu import TRITON, Later, load, sm_count, torch
 
-Launch = Callable[..., Any]
+stream_triton = Later("perfsuite_memory.stream_triton")
 
 INPUTS = {"copy": 1, "scale": 1, "add": 2, "triad": 2, "dot": 2, "init": 0, "read": 1}
 FLOPS = {"scale": 1, "add": 1, "triad": 2, "dot": 2, "read": 1}
@@ -32,7 +28,7 @@ ONE_WAY = (256, 4)
 BLOCKS_PER_SM = 8
 # Elements the reference converts to float64 at a time.
 CHUNK = 2**24
-FORMULAS: dict[str, Launch] = {
+FORMULAS: dict[str, Any] = {
     "copy": lambda x: x,
     "scale": lambda x: x * SCALAR,
     "add": lambda x, y: x + y,
@@ -120,7 +116,7 @@ def _without_the_last(*arrays: Any, op: str) -> Any:
     return found if op in REDUCTIONS else out
 
 
-_TORCH: dict[str, Launch] = {
+_TORCH: dict[str, Any] = {
     "copy": lambda x, out: out.copy_(x),
     "scale": lambda x, out: torch.mul(x, SCALAR, out=out),
     "add": lambda x, y, out: torch.add(x, y, out=out),
@@ -132,15 +128,11 @@ _TORCH: dict[str, Launch] = {
 }
 
 
-@stream.impl
-def _torch(ctx: Any, *, op: str) -> Launch:
-    return _TORCH[op]
+stream.impl(lambda ctx, *, op: _TORCH[op], name="torch")
 
 
-@stream.impl(needs=[perfsuite.cuda(), perfsuite.package("triton")])
-def _triton(ctx: Any, *, op: str, n: int) -> Launch:
-    from perfsuite_memory import stream_triton
-
+@stream.impl(needs=TRITON)
+def _triton(ctx: Any, *, op: str, n: int) -> Any:
     if op not in REDUCTIONS:
         return stream_triton.map_launch(op, n, scalar=SCALAR)
     blocks = min(BLOCKS_PER_SM * sm_count(), stream_triton.tiles(n))
@@ -148,10 +140,10 @@ def _triton(ctx: Any, *, op: str, n: int) -> Launch:
 
 
 @stream.impl(needs=[perfsuite.cuda()])
-def _cuda(ctx: Any, *, op: str, n: int) -> Launch:
+def _cuda(ctx: Any, *, op: str, n: int) -> Any:
     threads, unroll = geometry(op)
-    options = (f"-DTHREADS={threads}", f"-DUNROLL={unroll}", f"-DSCALAR={SCALAR}f")
-    kernel = ctx.load_cuda(Path(__file__).with_name("stream.cu"), f"stream_{op}", options=options)
+    macros = {"THREADS": threads, "UNROLL": unroll, "SCALAR": f"{SCALAR}f"}
+    kernel = load(ctx, __file__, f"stream_{op}", **macros)
     tiles = -(-n // (4 * threads * unroll))
     if op not in REDUCTIONS:
         return lambda *arrays: kernel(tiles, threads, *arrays, n)

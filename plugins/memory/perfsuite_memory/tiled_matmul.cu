@@ -1,6 +1,8 @@
 // out = a b for square matrices of n x n floats, n arbitrary, in three steps of reuse. Macro:
 // VECTORS, whether rows may be read 16 bytes at a time (n is a multiple of 4).
 
+#include <ptx.cuh>
+
 constexpr int SIDE = 32;
 
 // What one writes first: each thread reads a row and a column; lanes share the row, L1 the columns.
@@ -69,16 +71,6 @@ __device__ __forceinline__ void copy_async(float* to, const float* from, bool in
                      "r"(bytes)
                      : "memory");
     }
-}
-
-__device__ __forceinline__ void close_group() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-// Waits until all but the newest PENDING groups of this thread have arrived.
-template <int PENDING>
-__device__ __forceinline__ void wait_groups() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
 // Unsigned: an address is then one multiplication, not four instructions.

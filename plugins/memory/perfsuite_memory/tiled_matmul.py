@@ -1,15 +1,11 @@
 """Matrix product without tensor cores: how often each float is fetched decides the rate."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
-import perfsuite
-from perfsuite import arch, cuda, package
-from perfsuite.gpu import torch
+from perfsuite import Beats, arch, cuda, operator
+from perfsuite.gpu import TRITON, Later, load, mm
 
-SOURCE = Path(__file__).with_name("tiled_matmul.cu")
+kernels = Later("perfsuite_memory.tiled_matmul_triton")
 BOEHM = "Boehm, How to Optimize a CUDA Matmul Kernel for cuBLAS-like Performance, 2022"
 VECTOR = 4
 SIDE = 32
@@ -23,7 +19,7 @@ ODD_N = 2047
 NEEDS = (cuda(), arch("sm_80+"))
 
 
-@perfsuite.operator(
+@operator(
     nightly=[{"n": 2048}, {"n": ODD_N, "impl": "registers"}],
     full=[{"n": [1024, 4096]}, {"n": 512, "impl": "torch"}, {"n": ODD_N, "impl": "shared"}],
     rate_dtype="fp32",
@@ -44,9 +40,7 @@ def tiled_matmul(rng: Any, *, n: int) -> Any:
     return rng.randn(n, n), rng.randn(n, n), rng.empty(n, n)
 
 
-@tiled_matmul.reference
-def _reference(a: Any, b: Any, out: Any) -> Any:
-    return a.double() @ b.double()
+tiled_matmul.reference(lambda a, b, out: a.double() @ b.double())
 
 
 @tiled_matmul.wrong
@@ -56,21 +50,19 @@ def _without_the_last_step(a: Any, b: Any, out: Any, *, n: int) -> Any:
     return a[:, :k] @ b[:k]
 
 
-@tiled_matmul.impl
-def _torch(a: Any, b: Any, out: Any) -> None:
-    torch.mm(a, b, out=out)
+tiled_matmul.impl(mm, name="torch")
 
 
 def _tiled(ctx: Any, *, n: int, impl: str) -> Any:
-    kernel = ctx.load_cuda(SOURCE, f"matmul_{impl}", options=options(n))
+    kernel = load(ctx, __file__, f"matmul_{impl}", VECTORS=int(n % VECTOR == 0))
     (rows, columns), block = GEOMETRY[impl]
     grid = (-(-n // columns), -(-n // rows))
     return lambda a, b, out: kernel(grid, block, a, b, out, n)
 
 
-def _over(impl: str, by: float, rates: str) -> perfsuite.Beats:
+def _over(impl: str, by: float, rates: str) -> Beats:
     source = f"{BOEHM}, 4092 x 4092 on an A6000: {rates} GFLOP/s"
-    return perfsuite.Beats(impl, by, source, at={"n": 2048}, needs=NEEDS)
+    return Beats(impl, by, source, at={"n": 2048}, needs=NEEDS)
 
 
 tiled_matmul.impl(_tiled, name="naive", needs=NEEDS)
@@ -78,15 +70,4 @@ _OVER_NAIVE = _over("naive", 1.2, "1987 (coalesced) to 2980")
 tiled_matmul.impl(_tiled, name="shared", needs=NEEDS, beats=_OVER_NAIVE)
 _OVER_SHARED = _over("shared", 3.0, "2980 to 15972")
 tiled_matmul.impl(_tiled, name="registers", needs=NEEDS, beats=_OVER_SHARED)
-
-
-@tiled_matmul.impl(needs=[cuda(), package("triton")])
-def _triton(ctx: Any, *, n: int) -> Any:
-    from perfsuite_memory import tiled_matmul_triton
-
-    return tiled_matmul_triton.launch(n)
-
-
-def options(n: int) -> tuple[str, ...]:
-    """Return the options that tiled_matmul.cu is compiled with."""
-    return (f"-DVECTORS={int(n % VECTOR == 0)}",)
+tiled_matmul.impl(lambda ctx, *, n: kernels.launch(n), name="triton", needs=TRITON)

@@ -1,8 +1,6 @@
 """The largest of many, in one pass and two short kernels, in Triton; n <= 2**28."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
+# mypy: allow-untyped-defs, allow-incomplete-defs
 from typing import Any
 
 import triton
@@ -22,15 +20,13 @@ _LEAST = tl.constexpr(-(2**31))
 
 
 @triton.jit
-def _ordered(bits):  # type: ignore[no-untyped-def]
+def _ordered(bits):
     """Turn a float's bits into a whole number of the same order, and back."""
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 @triton.jit
-def maximum_kernel(  # type: ignore[no-untyped-def]
-    x_ptr, maxima_ptr, count_ptr, n, BLOCK: tl.constexpr
-):
+def maximum_kernel(x_ptr, maxima_ptr, count_ptr, n, BLOCK: tl.constexpr):
     """Write a block's largest element as a key, and that there are no candidates yet."""
     block = tl.program_id(0)
     offsets = block * BLOCK + tl.arange(0, BLOCK)
@@ -44,9 +40,9 @@ def maximum_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def candidates_kernel(  # type: ignore[no-untyped-def]
-    x_ptr, maxima_ptr, list_ptr, count_ptr, floor_ptr, n, blocks,
-    K: tl.constexpr, PARENT: tl.constexpr, RANK: tl.constexpr, MOST: tl.constexpr,
+def candidates_kernel(
+    x_ptr, maxima_ptr, list_ptr, count_ptr, floor_ptr, n, blocks, K: tl.constexpr,
+    PARENT: tl.constexpr, RANK: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
     """Write a key that K elements reach, and list those above it in one of the blocks with any."""
     numbers = tl.arange(0, RANK)
@@ -65,9 +61,7 @@ def candidates_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _floor_of(  # type: ignore[no-untyped-def]
-    keys, K: tl.constexpr, RANK: tl.constexpr, MOST: tl.constexpr
-):
+def _floor_of(keys, K: tl.constexpr, RANK: tl.constexpr, MOST: tl.constexpr):
     """Return a key that K of the keys reach and no more than MOST exceed, by halving."""
     # Each of K groups has a key that reaches the least of the groups' largest.
     low = tl.min(tl.max(tl.reshape(keys, (RANK // K, K)), axis=0), axis=0)
@@ -83,7 +77,7 @@ def _floor_of(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _list_largest(keys, low, list_ptr, count_ptr, K: tl.constexpr):  # type: ignore[no-untyped-def]
+def _list_largest(keys, low, list_ptr, count_ptr, K: tl.constexpr):
     """Append the keys above low to the list, the largest first and K at most."""
     lanes = tl.arange(0, K)
     left = K + low * 0
@@ -99,7 +93,7 @@ def _list_largest(keys, low, list_ptr, count_ptr, K: tl.constexpr):  # type: ign
 
 
 @triton.jit
-def top_kernel(  # type: ignore[no-untyped-def]
+def top_kernel(
     list_ptr, count_ptr, floor_ptr, out_ptr, K: tl.constexpr, FEW: tl.constexpr, ALL: tl.constexpr
 ):
     """Write the K largest of the listed keys in falling order, then the key that K reach."""
@@ -112,9 +106,8 @@ def top_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _rank(  # type: ignore[no-untyped-def]
-    list_ptr, count, low, out_ptr, K: tl.constexpr, FEW: tl.constexpr,
-    AT_ONCE: tl.constexpr = 8,
+def _rank(
+    list_ptr, count, low, out_ptr, K: tl.constexpr, FEW: tl.constexpr, AT_ONCE: tl.constexpr = 8,
 ):  # fmt: skip
     """Write each key to the place that as many keys as come before it give it."""
     lanes = tl.arange(0, FEW)[None, :]
@@ -129,9 +122,7 @@ def _rank(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _take_largest(  # type: ignore[no-untyped-def]
-    list_ptr, count, low, out_ptr, K: tl.constexpr, ALL: tl.constexpr
-):
+def _take_largest(list_ptr, count, low, out_ptr, K: tl.constexpr, ALL: tl.constexpr):
     lanes, places = tl.arange(0, ALL), tl.arange(0, K)
     keys = tl.load(list_ptr + lanes, mask=lanes < count, other=low)
     done = count * 0
@@ -145,7 +136,7 @@ def _take_largest(  # type: ignore[no-untyped-def]
         done += found
 
 
-def top(n: int, k: int, empty: Callable[..., Any]) -> Callable[[Any, Any], None]:
+def top(n: int, k: int, empty: Any) -> Any:
     """Return the launch that writes the k largest of n float32 in falling order.
 
     ``empty(count)`` returns int32 scratch.

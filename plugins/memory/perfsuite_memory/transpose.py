@@ -1,14 +1,11 @@
 """Matrix transpose: a global access that cannot be coalesced on both sides without a tile."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
-import perfsuite
-from perfsuite import cuda, package
-from perfsuite.gpu import torch
+from perfsuite import Beats, cuda, operator
+from perfsuite.gpu import TRITON, Later, load, torch
 
+kernels = Later("perfsuite_memory.transpose_triton")
 BLOG = "Harris, An Efficient Matrix Transpose in CUDA C/C++, NVIDIA Technical Blog, 2013"
 KERNELS = ("naive", "shared", "padded", "swizzled")
 # Geometry of transpose.cu: 32 x 8 threads on 32 x 32 tiles; swizzled takes 64 x 64 with 16 x 16.
@@ -20,7 +17,7 @@ VECTOR = 4
 # Rows of the result that the reference gathers at once: an index is twice as large as a float.
 ROWS_AT_ONCE = 256
 _PADDED = tuple(
-    perfsuite.Beats(
+    Beats(
         impl,
         by,
         f"{BLOG}, effective bandwidth on a K20c: {rates}",
@@ -35,7 +32,7 @@ _PADDED = tuple(
 )
 
 
-@perfsuite.operator(
+@operator(
     smoke={"n": 2048, "impl": ["torch", "triton"]},
     nightly=[{"n": 8192}, {"n": 8191, "impl": ["swizzled", "triton"]}],
     full={"n": [1024, 2048, 4096, 8191, 16384]},
@@ -66,10 +63,8 @@ def _reference(x: Any, out: Any) -> Any:
     return expected
 
 
-@transpose.wrong
-def _as_it_lies(x: Any, out: Any) -> Any:
-    """Index (row, column) where (column, row) was meant."""
-    return x
+# Index (row, column) where (column, row) was meant.
+transpose.wrong(lambda x, out: x)
 
 
 @transpose.impl
@@ -78,9 +73,7 @@ def _torch(x: Any, out: Any) -> None:
 
 
 def _cuda(ctx: Any, *, n: int, impl: str) -> Any:
-    options = (f"-DVECTORS={int(n % VECTOR == 0)}",)
-    source = Path(__file__).with_name("transpose.cu")
-    kernel = ctx.load_cuda(source, f"transpose_{impl}", options=options)
+    kernel = load(ctx, __file__, f"transpose_{impl}", VECTORS=int(n % VECTOR == 0))
     tile, block = (SWIZZLED_TILE, SWIZZLED_BLOCK) if impl == "swizzled" else (TILE, BLOCK)
     tiles = -(-n // tile)
     return lambda x, out: kernel((tiles, tiles), block, x, out, n, n)
@@ -90,8 +83,4 @@ for name in KERNELS:
     transpose.impl(_cuda, name=name, needs=[cuda()], beats=_PADDED if name == "padded" else ())
 
 
-@transpose.impl(needs=[cuda(), package("triton")])
-def _triton(ctx: Any, *, n: int) -> Any:
-    from perfsuite_memory import transpose_triton
-
-    return transpose_triton.launch(n, n)
+transpose.impl(lambda ctx, *, n: kernels.launch(n, n), name="triton", needs=TRITON)

@@ -1,7 +1,5 @@
 """Managed memory: pages that move when they are touched, or are sent ahead."""
 
-from __future__ import annotations
-
 import ctypes
 import weakref
 from typing import Any
@@ -44,10 +42,8 @@ def _reference(x: Any, y: Any) -> Any:
     return advance.expected(x, ROUNDS)
 
 
-@unified.wrong
-def _before_the_gpu(x: Any, y: Any) -> Any:
-    """Read the last page before the GPU was waited for."""
-    return torch.cat((_reference(x[:-1024], y), x[-1024:]))
+# Read the last page before the GPU was waited for.
+unified.wrong(lambda x, y: torch.cat((_reference(x[:-1024], y), x[-1024:])))
 
 
 @unified.impl

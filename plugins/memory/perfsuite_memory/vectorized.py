@@ -1,21 +1,16 @@
 """Copying in words of 4, 8 and 16 bytes, and from an address that is no multiple of 16."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
-import perfsuite
-from perfsuite import cuda
-from perfsuite.gpu import sm_count
+from perfsuite import Beats, cuda, operator
+from perfsuite.gpu import load, sm_count
 
-SOURCE = Path(__file__).with_name("vectorized.cu")
 WIDTHS = {"words": 1, "pairs": 2, "vectors": 4, "realigned": 4}
 THREADS = 256
 # A quarter of an SM's threads: what is left of a GPU that a kernel with many registers fills.
 FEW_BLOCKS_PER_SM = 2
 ODD_N = 2**26 + 3
-_OVER_WORDS = perfsuite.Beats(
+_OVER_WORDS = Beats(
     "words",
     # Four times as much in flight; the companion's kernels have more threads.
     1.5,
@@ -26,7 +21,7 @@ _OVER_WORDS = perfsuite.Beats(
 )
 
 
-@perfsuite.operator(
+@operator(
     smoke={"n": ODD_N, "shift": 0, "grid": "full", "impl": ["words", "vectors"]},
     nightly=[
         {"n": ODD_N, "shift": 0, "grid": "full", "impl": "pairs"},
@@ -54,13 +49,11 @@ def vectorized(rng: Any, *, n: int, shift: int, grid: str) -> Any:
     return rng.randn(n + shift)[shift:], rng.empty(n)
 
 
-@vectorized.reference
-def _reference(x: Any, out: Any) -> Any:
-    return x
+vectorized.reference(lambda x, out: x)
 
 
 def _copy(ctx: Any, *, n: int, shift: int, grid: str, impl: str) -> Any:
-    kernel = ctx.load_cuda(SOURCE, f"copy_{impl}", options=options(shift))
+    kernel = load(ctx, __file__, f"copy_{impl}", THREADS=THREADS, SHIFT=shift)
     threads = -(-n // WIDTHS[impl])
     blocks = FEW_BLOCKS_PER_SM * sm_count() if grid == "few" else -(-threads // THREADS)
     return lambda x, out: kernel(blocks, THREADS, x, out, n)
@@ -68,8 +61,3 @@ def _copy(ctx: Any, *, n: int, shift: int, grid: str, impl: str) -> Any:
 
 for name in WIDTHS:
     vectorized.impl(_copy, name=name, beats=_OVER_WORDS if name == "vectors" else ())
-
-
-def options(shift: int) -> tuple[str, ...]:
-    """Return the options that vectorized.cu is compiled with."""
-    return f"-DTHREADS={THREADS}", f"-DSHIFT={shift}"

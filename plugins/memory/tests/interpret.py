@@ -1,7 +1,5 @@
 """Runs the pack's Triton kernels on sizes with tails, under TRITON_INTERPRET=1."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,20 +1,15 @@
 """The kernels without a GPU: those that cases load, as machine code for sm_90a, and interpreted."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
 
 import pytest
-from kernel_codes import codes_of, kernels_of
+from kernel_codes import codes_of
 from pack_scripts import lines_of
 from perfsuite_memory import (
     atomics,
     coalescing,
     l2_sweep,
-    perf_cases,
     readonly_cache,
     scan_sort_topk,
     spill,
@@ -22,47 +17,6 @@ from perfsuite_memory import (
 )
 
 import perfsuite
-
-# Their builders start streams or ask the driver, or take their kernels from a CPU's libraries.
-NOT_BUILT = {"copy_overlap", "unified", "allocator", "checkpointing", "offload"}
-
-
-class Loader:
-    """A context on a CPU that notes which kernels a builder loads, and compiles none."""
-
-    place = device = "cpu"
-
-    def __init__(self) -> None:
-        self.loaded: set[tuple[str, str, tuple[str, ...]]] = set()
-
-    def load_cuda(self, path: Path, name: str, *, options: tuple[str, ...]) -> Any:
-        """Note what a builder asks for."""
-        self.loaded.add((str(path), name, options))
-
-
-def _variants() -> Iterator[tuple[perfsuite.Case, dict[str, Any]]]:
-    """Yield what needs neither Triton nor CuPy to be built."""
-    every = [
-        each.declared()[0] if isinstance(each, perfsuite.Operator) else each
-        for each in perf_cases()
-    ]
-    for case in every:
-        if isinstance(case, perfsuite.Claim) or case.name in NOT_BUILT:
-            continue
-        packages = [need for need in case.needs if need.kind == "package"]
-        for _, axes in case.points:
-            if not any(need.applies(axes) for need in packages):
-                yield case, dict(axes)
-
-
-def test_cases_load_the_kernels_that_are_listed() -> None:
-    pytest.importorskip("torch")
-    ctx = Loader()
-    for case, axes in _variants():
-        case.build(ctx, **axes)
-    kernels = [each for name, each in kernels_of("memory").items() if name != "advance"]
-    listed = {(k.file, k.function, k.options) for k in kernels if k.language == "cuda"}
-    assert listed - ctx.loaded == set()
 
 
 def test_blocks_of_scans_and_of_the_largest_k_cover_what_they_are_given() -> None:

@@ -1,7 +1,5 @@
 """What variants say that they hold, against what torch takes for them."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Callable

@@ -1,12 +1,9 @@
 """A workspace for each piece of work: asked of the driver, of a pool, of a graph, or kept."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
-import perfsuite
-from perfsuite import Claim, Regime, Workload, cuda
+from perfsuite import Claim, Regime, Workload, case, cuda
 from perfsuite.gpu import asked, driver, stream, torch
 from perfsuite_scheduling import smoothing
 
@@ -19,7 +16,7 @@ STEPS = 2 * PIECES
 Workspaces = tuple[Callable[[], Any], Callable[[Any], object]]
 
 
-@perfsuite.case(
+@case(
     smoke={"kib": 64, "impl": ["malloc", "pool", "graph", "kept"]},
     # The driver cuts the small one out of 2 MiB that it has, and maps memory for the large one.
     nightly={"kib": 16384, "impl": ["malloc", "pool"]},
@@ -56,7 +53,7 @@ def async_alloc(ctx: Any, kib: int, impl: str) -> Workload:
 
 def _pieces(ctx: Any, workspaces: Workspaces) -> Callable[[Any, Any], Any]:
     take, give = workspaces
-    step = ctx.load_cuda(smoothing.SOURCE, "step", options=smoothing.OPTIONS)
+    step = smoothing.load_step(ctx)
 
     def run(x: Any, y: Any) -> Any:
         source = x
@@ -99,17 +96,14 @@ def _pool(ctx: Any, size: int) -> Workspaces:
     )
 
 
-CASES: tuple[perfsuite.Case | Claim, ...] = (
-    async_alloc,
-    Claim(
-        name="pool_over_malloc",
-        case="async_alloc",
-        faster={"impl": "pool"},
-        than={"impl": "malloc"},
-        by=1.3,
-        at={"kib": (16384,)},
-        needs=(cuda(),),
-        source="AI Systems Performance Engineering, companion code, folder ch11: stream-ordered "
-        "allocation is 1.49 to 2.11 times as fast on B200 machines; 1.3 is asked for",
-    ),
+POOL_OVER_MALLOC = Claim(
+    name="pool_over_malloc",
+    case="async_alloc",
+    faster={"impl": "pool"},
+    than={"impl": "malloc"},
+    by=1.3,
+    at={"kib": (16384,)},
+    needs=(cuda(),),
+    source="AI Systems Performance Engineering, companion code, folder ch11: stream-ordered "
+    "allocation is 1.49 to 2.11 times as fast on B200 machines; 1.3 is asked for",
 )

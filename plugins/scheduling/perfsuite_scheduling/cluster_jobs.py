@@ -3,8 +3,6 @@
 Whole numbers only, the same on every machine.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

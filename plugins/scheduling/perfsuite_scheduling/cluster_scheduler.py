@@ -1,15 +1,12 @@
 """Which jobs of a cluster run where: first come first served, packed by topology, preemptive."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import perfsuite
-from perfsuite import Inspection, Metric, Regime
+from perfsuite import Inspection, Metric, Regime, case
 from perfsuite_scheduling.cluster_jobs import (
     CHECKPOINT,
     GPUS,
@@ -26,7 +23,7 @@ from perfsuite_scheduling.cluster_ticks import tick_through
 JOBS = 300
 
 
-@perfsuite.case(
+@case(
     smoke={"load": 95, "impl": ["fifo", "packed"]},
     nightly={"load": [70, 95], "impl": ["fifo", "packed", "preemptive"]},
     regime=Regime.EXACT,
@@ -176,6 +173,3 @@ def _pack(free: Sequence[int], wanted: int) -> Counter[int]:
     for node in sorted(nodes, key=lambda node: (-free[node], node)):
         places[node] = min(free[node], wanted - places.total())
     return +places
-
-
-CASES: tuple[perfsuite.Case, ...] = (cluster_scheduler,)

@@ -1,7 +1,5 @@
 """The cluster again, minute by minute and GPU by GPU: the reference of ``cluster_scheduler``."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ One round is v -> 1664525 v + 1013904223 modulo 2**32 (Numerical Recipes, chapte
 start before the one before it, and any number of rounds has a closed form to check with.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from perfsuite.gpu import torch

@@ -1,7 +1,5 @@
 """How reads by the host are counted."""
 
-from __future__ import annotations
-
 import perfsuite
 
 READS = perfsuite.Metric("host_reads", better="lower")

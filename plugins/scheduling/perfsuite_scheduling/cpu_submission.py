@@ -1,13 +1,9 @@
 """Many small operators: what issues them decides how busy the GPU is."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import perfsuite
-from perfsuite import Claim, Regime, Work, Workload, cuda
+from perfsuite import KERNELS, Claim, Regime, Work, Workload, case, count_kernels, cuda
 from perfsuite.gpu import torch
 from perfsuite_scheduling import smoothing
 
@@ -23,7 +19,7 @@ def _work(n: int, impl: str) -> Work:
     return Work(read_bytes=moved, write_bytes=moved, flops=2.0 * STEPS * REQUESTS * n)
 
 
-@perfsuite.case(
+@case(
     smoke={"n": 4096, "impl": ["one", "batched"]},
     nightly=[
         {"n": 4096, "impl": ["threads", "graph"]},
@@ -32,7 +28,7 @@ def _work(n: int, impl: str) -> Work:
     full={"n": 2**22, "impl": ["threads", "batched"]},
     needs=(cuda().when(impl=("threads", "graph")), cuda().when(n=2**22)),
     work=_work,
-    metrics=[perfsuite.KERNELS],
+    metrics=[KERNELS],
     regime=Regime.END_TO_END,
     cold=False,
     tags=["launch", "graph", "streams"],
@@ -58,7 +54,7 @@ def cpu_submission(ctx: Any, n: int, impl: str) -> Workload:
         wrong=_without_last,
         captures=False,
         rotates=False,
-        exact=lambda: {"kernels": perfsuite.count_kernels(ctx, lambda: counted(x, y))},
+        exact=lambda: {"kernels": count_kernels(ctx, lambda: counted(x, y))},
     )
 
 
@@ -80,7 +76,7 @@ def _batched(x: Any, y: Any) -> Any:
     return y
 
 
-def _launch_of(impl: str, x: Any, y: Any) -> Callable[[Any, Any], Any]:
+def _launch_of(impl: str, x: Any, y: Any) -> Any:
     if impl == "threads":
         return _threaded()
     if impl == "graph":
@@ -88,7 +84,7 @@ def _launch_of(impl: str, x: Any, y: Any) -> Callable[[Any, Any], Any]:
     return _batched if impl == "batched" else _one_by_one
 
 
-def _threaded() -> Callable[[Any, Any], Any]:
+def _threaded() -> Any:
     pool = ThreadPoolExecutor(REQUESTS)
     streams = [torch.cuda.Stream() for _ in range(REQUESTS)]
 
@@ -121,27 +117,24 @@ def _without_last(x: Any, y: Any) -> Any:
     return y
 
 
-CASES: tuple[perfsuite.Case | Claim, ...] = (
-    cpu_submission,
-    Claim(
-        name="graph_submission",
-        case="cpu_submission",
-        faster={"impl": "graph"},
-        than={"impl": "one"},
-        by=5.0,
-        at={"n": (4096,)},
-        needs=(cuda(),),
-        source=f"{smoothing.GPU_BENCHES}; a ratio of 1.9 for launches that no framework is part "
-        "of. Measured with torch's operators: 9.1 on an H200, 9.5 on an H100",
-    ),
-    Claim(
-        name="one_thread_submits_faster",
-        case="cpu_submission",
-        faster={"impl": "one"},
-        than={"impl": "threads"},
-        by=1.5,
-        at={"n": (4096,)},
-        needs=(cuda(),),
-        source="measured: 2.0 on an H200, 2.1 on an H100. Python's threads take turns",
-    ),
+GRAPH_SUBMISSION = Claim(
+    name="graph_submission",
+    case="cpu_submission",
+    faster={"impl": "graph"},
+    than={"impl": "one"},
+    by=5.0,
+    at={"n": (4096,)},
+    needs=(cuda(),),
+    source=f"{smoothing.GPU_BENCHES}; a ratio of 1.9 for launches that no framework is part "
+    "of. Measured with torch's operators: 9.1 on an H200, 9.5 on an H100",
+)
+ONE_THREAD_SUBMITS_FASTER = Claim(
+    name="one_thread_submits_faster",
+    case="cpu_submission",
+    faster={"impl": "one"},
+    than={"impl": "threads"},
+    by=1.5,
+    at={"n": (4096,)},
+    needs=(cuda(),),
+    source="measured: 2.0 on an H200, 2.1 on an H100. Python's threads take turns",
 )

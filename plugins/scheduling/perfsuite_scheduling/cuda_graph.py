@@ -1,23 +1,20 @@
 """A chain of small kernels: launched one by one, or captured once and replayed."""
 
-from __future__ import annotations
-
 from typing import Any
 
-import perfsuite
-from perfsuite import Claim, Regime, Workload, cuda
+from perfsuite import KERNELS, Claim, Regime, Workload, capture, case, cuda, graph_kernels
 from perfsuite.gpu import torch
 from perfsuite_scheduling import smoothing
 
 
-@perfsuite.case(
+@case(
     smoke={"n": 128, "impl": ["stream", "graph"]},
     full={"n": [1, 8, 32, 200], "impl": ["stream", "graph"]},
     needs=(cuda(),),
     work=lambda n, impl: smoothing.work(
         n, kernels=n, start="graph_node" if impl == "graph" else "launch"
     ),
-    metrics=[perfsuite.KERNELS],
+    metrics=[KERNELS],
     regime=Regime.END_TO_END,
     cold=False,
     tags=["launch", "graph"],
@@ -35,7 +32,7 @@ def cuda_graph(ctx: Any, n: int, impl: str) -> Workload:
     chain = smoothing.load_chain(ctx, n)
     graph: Any = None
     if impl == "graph":
-        graph = perfsuite.capture(lambda: chain(x, y))
+        graph = capture(lambda: chain(x, y))
         graph.instantiate()
 
     def launch(x: Any, y: Any) -> Any:
@@ -44,7 +41,7 @@ def cuda_graph(ctx: Any, n: int, impl: str) -> Workload:
 
     def exact() -> dict[str, float]:
         # What is replayed, not what another capture would hold.
-        return {} if graph is None else {"kernels": perfsuite.graph_kernels(graph)}
+        return {} if graph is None else {"kernels": graph_kernels(graph)}
 
     return Workload(
         fn=launch,
@@ -58,17 +55,14 @@ def cuda_graph(ctx: Any, n: int, impl: str) -> Workload:
     )
 
 
-CASES: tuple[perfsuite.Case | Claim, ...] = (
-    cuda_graph,
-    Claim(
-        name="graph_replay",
-        case="cuda_graph",
-        faster={"impl": "graph"},
-        than={"impl": "stream"},
-        by=6.0,
-        at={"n": (32, 128, 200)},
-        needs=(cuda(),),
-        source=f"{smoothing.GPU_BENCHES}; a ratio of 1.9 without Python. Measured with "
-        "launches from Python: 12 on an H200, 14 on an H100",
-    ),
+GRAPH_REPLAY = Claim(
+    name="graph_replay",
+    case="cuda_graph",
+    faster={"impl": "graph"},
+    than={"impl": "stream"},
+    by=6.0,
+    at={"n": (32, 128, 200)},
+    needs=(cuda(),),
+    source=f"{smoothing.GPU_BENCHES}; a ratio of 1.9 without Python. Measured with "
+    "launches from Python: 12 on an H200, 14 on an H100",
 )

@@ -1,13 +1,9 @@
 """Kernels whose size the device finds out: launched by the host that asks, or by the device."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import perfsuite
-from perfsuite import Claim, Regime, arch, cuda, feature
+from perfsuite import Claim, Regime, arch, count_operators, cuda, feature, operator
 from perfsuite.gpu import torch
 from perfsuite_scheduling import congruence, counting
 
@@ -20,7 +16,7 @@ OPTIONS = (f"-DTHREADS={THREADS}", f"-DMOST={MOST}", f"-DROUNDS={ROUNDS}")
 LINKED = (*OPTIONS, "-rdc=true")
 
 
-@perfsuite.operator(
+@operator(
     smoke={"items": 127},
     full={"items": 16},
     needs=(arch("sm_90+"), cuda(), feature("nvcc").when(impl="device")),
@@ -49,13 +45,13 @@ def dynamic_parallelism(rng: Any, *, items: int) -> tuple[Any, Any]:
 
 @dynamic_parallelism.exact
 def _reads(launch: Any, x: Any, y: Any) -> dict[str, float]:
-    seen = perfsuite.count_operators(lambda: launch(x, y))
+    seen = count_operators(lambda: launch(x, y))
     return {"host_reads": seen[counting.READ] + seen["tolist"]}
 
 
 @dynamic_parallelism.impl(name="host_once")
 @dynamic_parallelism.impl(name="host_each")
-def _host(ctx: Any, *, items: int, impl: str) -> Callable[[Any, Any], None]:
+def _host(ctx: Any, *, items: int, impl: str) -> Any:
     measure, child = (ctx.load_cuda(SOURCE, name, options=OPTIONS) for name in ("measure", "child"))
     counts = torch.zeros(items, dtype=torch.int32, device=ctx.place)
 
@@ -76,7 +72,7 @@ def _host(ctx: Any, *, items: int, impl: str) -> Callable[[Any, Any], None]:
 
 
 @dynamic_parallelism.impl
-def _device(ctx: Any, *, items: int) -> Callable[[Any, Any], None]:
+def _device(ctx: Any, *, items: int) -> Any:
     parent = ctx.load_cuda(SOURCE, "parent", options=LINKED)
     return lambda x, y: parent(items, THREADS, x, y)
 
@@ -96,18 +92,15 @@ def _without_last(x: Any, y: Any) -> None:
     y[-1].copy_(x[-1])
 
 
-CASES = (
-    dynamic_parallelism,
-    Claim(
-        name="device_launch",
-        case="dynamic_parallelism",
-        faster={"impl": "device"},
-        than={"impl": "host_once"},
-        by=8.0,
-        at={"items": (127,)},
-        needs=(cuda(),),
-        source="AI Systems Performance Engineering, companion code, folder ch12: launches from the "
-        "device are 10 times as fast as from the host on a B200. Measured over a host that "
-        "reads all counts at once: 21 on an H200, 28 on an H100",
-    ),
+DEVICE_LAUNCH = Claim(
+    name="device_launch",
+    case="dynamic_parallelism",
+    faster={"impl": "device"},
+    than={"impl": "host_once"},
+    by=8.0,
+    at={"items": (127,)},
+    needs=(cuda(),),
+    source="AI Systems Performance Engineering, companion code, folder ch12: launches from the "
+    "device are 10 times as fast as from the host on a B200. Measured over a host that "
+    "reads all counts at once: 21 on an H200, 28 on an H100",
 )

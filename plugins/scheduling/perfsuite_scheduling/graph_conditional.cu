@@ -8,8 +8,7 @@ cudaGraphSetConditional(cudaGraphConditionalHandle handle, unsigned int value);
 // A pair without a remainder stays as it is. Sets *more where a pair has one left.
 extern "C" __global__ void __launch_bounds__(THREADS)
 euclid_step(const unsigned* from_a, const unsigned* from_b, unsigned* to_a, unsigned* to_b,
-            unsigned* more, long long n)
-{
+            unsigned* more, long long n) {
     const long long i = (long long)blockIdx.x * THREADS + threadIdx.x;
     unsigned rest = 0;
     if (i < n) {
@@ -24,8 +23,7 @@ euclid_step(const unsigned* from_a, const unsigned* from_b, unsigned* to_a, unsi
 }
 
 // One thread: the loop goes on if the last step said so.
-extern "C" __global__ void decide(unsigned* more, cudaGraphConditionalHandle handle)
-{
+extern "C" __global__ void decide(unsigned* more, cudaGraphConditionalHandle handle) {
     cudaGraphSetConditional(handle, *more);
     *more = 0;
 }

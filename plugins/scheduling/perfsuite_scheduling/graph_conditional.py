@@ -1,20 +1,14 @@
 """A loop whose end depends on its data: the host asks, or a graph decides by itself."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import perfsuite
-from perfsuite import Claim, Regime, Workload, cuda
-from perfsuite.gpu import torch
+from perfsuite import Claim, Regime, Workload, case, count_operators, cuda
+from perfsuite.gpu import load, torch
 from perfsuite_scheduling import counting, driver_graph
 
-SOURCE = Path(__file__).with_name("graph_conditional.cu")
 THREADS = 256
-OPTIONS = (f"-DTHREADS={THREADS}",)
 N = 2**16
 # Neighbours in Fibonacci's sequence take Euclid's algorithm longest: 44 steps of 31-bit numbers.
 # One such pair among the random ones makes every launch as long as the next.
@@ -24,7 +18,7 @@ STEPS = 44
 EVERY = {"host_each": 1, "host_eighth": 8}
 
 
-@perfsuite.case(
+@case(
     smoke={"impl": [*EVERY, "while_node"]},
     needs=(cuda(),),
     metrics=[counting.READS],
@@ -45,7 +39,7 @@ def graph_conditional(ctx: Any, impl: str) -> Workload:
     """
     a, b, left, right = (torch.empty(N, dtype=torch.int32, device=ctx.place) for _ in range(4))
     more = torch.zeros(1, dtype=torch.int32, device=ctx.place)
-    kernel = ctx.load_cuda(SOURCE, "euclid_step", options=OPTIONS)
+    kernel = load(ctx, __file__, "euclid_step", THREADS=THREADS)
 
     def step(from_a: Any, from_b: Any) -> None:
         kernel(-(-N // THREADS), THREADS, from_a, from_b, left, right, more, N)
@@ -70,7 +64,7 @@ def graph_conditional(ctx: Any, impl: str) -> Workload:
         tolerance=0.0,
         captures=False,
         rotates=False,
-        exact=lambda *_: {"host_reads": perfsuite.count_operators(run)[counting.READ]},
+        exact=lambda *_: {"host_reads": count_operators(run)[counting.READ]},
     )
 
 
@@ -99,7 +93,7 @@ def _asking(
 def _graph(
     ctx: Any, first: Callable[[], None], step: Callable[[], None], more: Any
 ) -> driver_graph.Graph:
-    decide = ctx.load_cuda(SOURCE, "decide", options=OPTIONS)
+    decide = load(ctx, __file__, "decide", THREADS=THREADS)
 
     def fill(body: driver_graph.Body, condition: int) -> None:
         body.add(step)
@@ -121,17 +115,14 @@ def _without_last_step(a: Any, b: Any) -> Any:
     return left
 
 
-CASES: tuple[perfsuite.Case | Claim, ...] = (
-    graph_conditional,
-    Claim(
-        name="loop_in_graph",
-        case="graph_conditional",
-        faster={"impl": "while_node"},
-        than={"impl": "host_eighth"},
-        by=2.0,
-        needs=(cuda(),),
-        source="AI Systems Performance Engineering, companion code, folder ch12: a conditional "
-        "node is 2.95 times as fast as a branch on the host on a B200; 2 is asked for, of a host "
-        "that looks at each eighth step",
-    ),
+LOOP_IN_GRAPH = Claim(
+    name="loop_in_graph",
+    case="graph_conditional",
+    faster={"impl": "while_node"},
+    than={"impl": "host_eighth"},
+    by=2.0,
+    needs=(cuda(),),
+    source="AI Systems Performance Engineering, companion code, folder ch12: a conditional "
+    "node is 2.95 times as fast as a branch on the host on a B200; 2 is asked for, of a host "
+    "that looks at each eighth step",
 )

@@ -1,26 +1,18 @@
 """Graphs for requests of all sizes: captured again, given other arguments, or padded to a few."""
 
-from __future__ import annotations
-
 import ctypes
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import perfsuite
-from perfsuite import Regime, Work, Workload, cuda
-from perfsuite.gpu import torch
+from perfsuite import Regime, Work, Workload, capture, case, cuda
+from perfsuite.gpu import load, torch
 from perfsuite_scheduling import congruence, driver_graph
 
-SOURCE = Path(__file__).with_name("graph_params.cu")
 THREADS = 256
-OPTIONS = (f"-DTHREADS={THREADS}",)
 # Values of the requests of one launch, none a multiple of a block's.
 SIZES = (1000, 60001, 3333, 12345, 777, 40007, 8191, 25001)
 BUCKETS = tuple(2**power for power in range(10, 17))
 TYPES = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_longlong)
-Serve = Callable[[Any, Any], None]
 
 
 def _work(nodes: int, impl: str) -> Work:
@@ -28,7 +20,7 @@ def _work(nodes: int, impl: str) -> Work:
     return Work(read_bytes=moved, write_bytes=moved)
 
 
-@perfsuite.case(
+@case(
     smoke={"nodes": 16, "impl": ["stream", "recapture", "update", "bucketed"]},
     full={"nodes": [4, 64], "impl": ["stream", "recapture", "update", "bucketed"]},
     needs=(cuda(),),
@@ -48,13 +40,13 @@ def graph_params(ctx: Any, nodes: int, impl: str) -> Workload:
     power of two, copies a request in and out, and works on the padding as well. A kernel is a step
     of a sequence modulo 2**32: results are compared to the bit.
     """
-    kernel = ctx.load_cuda(SOURCE, "advance_some", options=OPTIONS)
+    kernel = load(ctx, __file__, "advance_some", THREADS=THREADS)
 
     def start(x: Any, y: Any) -> None:
         kernel(blocks_of(x), THREADS, x, y, len(x))
 
     start(*torch.zeros(2, 1, dtype=torch.int32, device=ctx.place))  # loaded before any capture
-    serves = {"stream": _streamed, "recapture": _recaptured, "update": _updated}
+    serves: dict[str, Any] = {"stream": _streamed, "recapture": _recaptured, "update": _updated}
     served = serves.get(impl, partial(_bucketed, ctx.place))(start, nodes)
 
     def run(x: Any, y: Any) -> None:
@@ -79,12 +71,12 @@ def blocks_of(request: Any) -> int:
     return -(-len(request) // THREADS)
 
 
-def _chain(start: Serve, nodes: int, x: Any, y: Any) -> list[Callable[[], None]]:
+def _chain(start: Any, nodes: int, x: Any, y: Any) -> list[Any]:
     """Return the launches of one request: the first reads it, the others work in place."""
     return [lambda: start(x, y), *[lambda: start(y, y)] * (nodes - 1)]
 
 
-def _streamed(start: Serve, nodes: int) -> Serve:
+def _streamed(start: Any, nodes: int) -> Any:
     def serve(x: Any, y: Any) -> None:
         for launch in _chain(start, nodes, x, y):
             launch()
@@ -92,7 +84,7 @@ def _streamed(start: Serve, nodes: int) -> Serve:
     return serve
 
 
-def _recaptured(start: Serve, nodes: int) -> Serve:
+def _recaptured(start: Any, nodes: int) -> Any:
     side = torch.cuda.Stream()
 
     def serve(x: Any, y: Any) -> None:
@@ -107,7 +99,7 @@ def _recaptured(start: Serve, nodes: int) -> Serve:
     return serve
 
 
-def _updated(start: Serve, nodes: int) -> Serve:
+def _updated(start: Any, nodes: int) -> Any:
     graph = driver_graph.Graph()
 
     def serve(x: Any, y: Any) -> None:
@@ -124,11 +116,11 @@ def _updated(start: Serve, nodes: int) -> Serve:
     return serve
 
 
-def _bucketed(place: str, start: Serve, nodes: int) -> Serve:
+def _bucketed(place: str, start: Any, nodes: int) -> Any:
     rooms = {}
     for size in BUCKETS:
         x, y = torch.zeros(2, size, dtype=torch.int32, device=place)
-        graph = perfsuite.capture(partial(_streamed(start, nodes), x, y))
+        graph = capture(partial(_streamed(start, nodes), x, y))
         graph.instantiate()
         rooms[size] = (graph, x, y)
 
@@ -146,6 +138,3 @@ def _with_old_length(x: Any, y: Any, nodes: int) -> None:
     y.copy_(x)
     for request, result in zip(x.split(SIZES), y.split(SIZES), strict=True):
         result[: SIZES[0]] = congruence.advance(request[: SIZES[0]], nodes)
-
-
-CASES: tuple[perfsuite.Case, ...] = (graph_params,)

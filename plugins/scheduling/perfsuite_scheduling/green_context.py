@@ -1,14 +1,11 @@
 """A short kernel beside long ones: all on the same multiprocessors, or on some of its own."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import perfsuite
-from perfsuite import Metric, Regime, Scenario, arch, cuda, feature
+from perfsuite import Metric, Regime, Scenario, arch, case, cuda, feature
 from perfsuite.gpu import asked, driver, sm_count, torch
 from perfsuite_scheduling import congruence, streams
 
@@ -18,7 +15,7 @@ LONG_KERNELS, LONG_WAVES, LONG_THREADS, LONG_ROUNDS = 128, 32, 1024, 1024
 LONG_BLOCKS_PER_SM = 2
 
 
-@perfsuite.case(
+@case(
     smoke={"sms": 16, "impl": ["shared", "priority", "partition"]},
     full={"sms": [8, 32], "impl": "partition"},
     needs=(
@@ -120,6 +117,3 @@ def _partitioned(sms: int) -> Iterator[Any]:
         non_blocking = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
         (stream,) = asked(driver.cuGreenCtxStreamCreate(context, int(non_blocking), 0))
         yield torch.cuda.ExternalStream(int(stream))
-
-
-CASES: tuple[perfsuite.Case, ...] = (green_context,)

@@ -1,24 +1,21 @@
 """A grid-wide barrier: the end of a kernel, an atomic counter, or clusters and a counter."""
 
-from __future__ import annotations
-
 from typing import Any
 
-import perfsuite
-from perfsuite import arch, cuda
+from perfsuite import KERNELS, Beats, arch, cuda, operator
 from perfsuite_scheduling import smoothing
 
 FUNCTIONS = {"atomic": "steps", "cluster": "steps_cluster"}
 
 
-@perfsuite.operator(
+@operator(
     # Eight blocks are one cluster, which needs no counter; the others do the same with any number.
     smoke=[{"steps": 64, "blocks": 128}, {"steps": 64, "blocks": 8, "impl": "cluster"}],
     full={"steps": [16, 63, 64, 256], "blocks": [8, 32, 128]},
     needs=[cuda()],
     work=lambda steps, blocks, impl: smoothing.work(steps, kernels=steps * (impl == "relaunch")),
     captures=lambda *, impl: impl != "relaunch",
-    metrics=[perfsuite.KERNELS],
+    metrics=[KERNELS],
     cold=False,
     tags=["synchronisation", "persistent", "clusters"],
     source="grid-wide synchronisation and thread block clusters: AI Systems Performance "
@@ -41,13 +38,13 @@ grid_sync.wrong(smoothing.smooth_apart)
 
 
 @grid_sync.impl
-def _relaunch(ctx: Any, *, steps: int, blocks: int) -> smoothing.Launch:
+def _relaunch(ctx: Any, *, steps: int, blocks: int) -> Any:
     return smoothing.load_chain(ctx, steps, blocks=blocks)
 
 
 @grid_sync.impl(
     beats=[
-        perfsuite.Beats(
+        Beats(
             "relaunch",
             1.2,
             f"{smoothing.GPU_BENCHES}; a ratio of 1.9 to 2.4 with the host in it, which is not "
@@ -55,7 +52,7 @@ def _relaunch(ctx: Any, *, steps: int, blocks: int) -> smoothing.Launch:
             needs=(cuda(),),
             name="barrier",
         ),
-        perfsuite.Beats(
+        Beats(
             "cluster",
             1.2,
             "measured: 1.55 on an H200, 1.98 on an H100. Clusters pay for a single one alone",
@@ -65,10 +62,8 @@ def _relaunch(ctx: Any, *, steps: int, blocks: int) -> smoothing.Launch:
         ),
     ]
 )
-def _atomic(ctx: Any, *, steps: int, blocks: int, impl: str) -> smoothing.Launch:
+def _atomic(ctx: Any, *, steps: int, blocks: int, impl: str) -> Any:
     return smoothing.load_resident(ctx, steps, blocks=blocks, name=FUNCTIONS[impl])
 
 
 grid_sync.impl(_atomic, name="cluster", needs=[arch("sm_90+")])
-
-CASES = (grid_sync,)

@@ -1,7 +1,5 @@
 """A training loop that reads its loss at every step, or once at the end."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import perfsuite

@@ -1,19 +1,16 @@
 """An activation written out in eight operators, against one kernel."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
 from typing import Any
 
-import perfsuite
-from perfsuite import Regime, cuda, package
-from perfsuite.gpu import compiled, torch
+from perfsuite import KERNELS, Beats, Regime, cuda, operator
+from perfsuite.gpu import TRITON, Later, compiled, torch
 
+kernels = Later("perfsuite_scheduling.kernel_fusion_triton")
 _SLOPE = math.sqrt(2 / math.pi)
 _CUBE = 0.044715
 # 1 + 1 + 2 + 1 + 1 + 1 + 1 + 2 elements read and 8 written, for each that is read and written once.
-_BEATS = perfsuite.Beats(
+_BEATS = Beats(
     "eager",
     2.0,
     "counted: written out, GELU reads 10 elements and writes 8 for each that one kernel reads once "
@@ -26,7 +23,7 @@ _BEATS = perfsuite.Beats(
 )
 
 
-@perfsuite.operator(
+@operator(
     smoke={"n": 2**16, "impl": ["eager", "triton"]},
     nightly={"n": 2**24},
     full={"n": [2**16, 2**20, 2**24, 2**26]},
@@ -34,7 +31,7 @@ _BEATS = perfsuite.Beats(
     memory_bytes=lambda n, impl: n * (4 * 4 + 3 * 8),
     captures=False,
     rotates=False,
-    metrics=[perfsuite.KERNELS],
+    metrics=[KERNELS],
     regime=Regime.END_TO_END,
     cold=False,
     tags=["launch", "fusion"],
@@ -62,10 +59,8 @@ def _reference(x: Any, y: Any) -> Any:
     return wide / (1 + (-2 * _SLOPE * (wide + _CUBE * wide**3)).exp())
 
 
-@kernel_fusion.wrong
-def _exact_instead(x: Any, y: Any) -> Any:
-    """Take the GELU that is not approximated, as a model with the other activation would."""
-    return torch.nn.functional.gelu(x)
+# Take the GELU that is not approximated, as a model with the other activation would.
+kernel_fusion.wrong(lambda x, y: torch.nn.functional.gelu(x))
 
 
 @kernel_fusion.impl
@@ -78,16 +73,5 @@ def _torch(x: Any, y: Any) -> Any:
     return torch.nn.functional.gelu(x, approximate="tanh")
 
 
-@kernel_fusion.impl(needs=[cuda(), package("triton")], beats=_BEATS)
-def _triton(ctx: Any) -> Callable[..., Any]:
-    from perfsuite_scheduling.kernel_fusion_triton import gelu
-
-    return gelu
-
-
-@kernel_fusion.impl(needs=[cuda(), package("triton")], tier="full")
-def _compile(ctx: Any) -> Callable[..., Any]:
-    return compiled(_eager)
-
-
-CASES = (kernel_fusion,)
+kernel_fusion.impl(lambda ctx: kernels.gelu, name="triton", needs=TRITON, beats=_BEATS)
+kernel_fusion.impl(lambda ctx: compiled(_eager), name="compile", needs=TRITON, tier="full")

@@ -1,28 +1,22 @@
 """What it takes to start a kernel: through a torch operator, Triton's launcher and cuda.core."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import perfsuite
-from perfsuite import Regime, cuda, package
-from perfsuite.gpu import torch
+from perfsuite import KERNELS, Regime, cuda, operator, package
+from perfsuite.gpu import TRITON, Later, load, torch
 
-SOURCE = Path(__file__).with_name("launch_latency.cu")
 # The kernel of each implementation in CUDA C++, and the numbers it is given beside two pointers:
 # they add up to one.
 FUNCTIONS = {"cuda": "add_one", "cuda_5": "add_one_5", "cuda_19": "add_one_19"}
 _NUMBERS = {"cuda": (), "cuda_5": (1, -1, 1), "cuda_19": (1, *(-1, 1) * 8)}
-Launch = Callable[[Any, Any], None]
+python = Later("perfsuite_scheduling.launch_latency_python")
 
 
-@perfsuite.operator(
+@operator(
     smoke={"burst": 64},
     nightly={"burst": 1},
     full={"burst": [1, 64]},
-    metrics=[perfsuite.KERNELS],
+    metrics=[KERNELS],
     tolerance=0.0,
     captures=False,
     regime=Regime.END_TO_END,
@@ -51,12 +45,10 @@ def _sum_on_host(x: Any, y: Any, *, burst: int) -> Any:
     return torch.tensor([int(x.item()) + burst], dtype=torch.int32)
 
 
-@launch_latency.wrong
-def _one_launch_is_lost(x: Any, y: Any, *, burst: int) -> Any:
-    return _sum_on_host(x, y, burst=burst - 1)
+launch_latency.wrong(lambda x, y, *, burst: _sum_on_host(x, y, burst=burst - 1))
 
 
-def _in_a_row(add: Launch, burst: int) -> Launch:
+def _in_a_row(add: Any, burst: int) -> Any:
     def launch(x: Any, y: Any) -> None:
         add(x, y)
         for _ in range(burst - 1):
@@ -66,19 +58,17 @@ def _in_a_row(add: Launch, burst: int) -> Launch:
 
 
 @launch_latency.impl
-def _torch(ctx: Any, *, burst: int) -> Launch:
+def _torch(ctx: Any, *, burst: int) -> Any:
     return _in_a_row(lambda source, target: torch.add(source, 1, out=target), burst)
 
 
-@launch_latency.impl(needs=[cuda(), package("triton")])
-def _triton(ctx: Any, *, burst: int) -> Launch:
-    from perfsuite_scheduling.launch_latency_triton import add_one
-
-    return _in_a_row(add_one, burst)
+@launch_latency.impl(needs=TRITON)
+def _triton(ctx: Any, *, burst: int) -> Any:
+    return _in_a_row(Later("perfsuite_scheduling.launch_latency_triton").add_one, burst)
 
 
-def _cuda(ctx: Any, *, burst: int, impl: str) -> Launch:
-    kernel, numbers = ctx.load_cuda(SOURCE, FUNCTIONS[impl]), _NUMBERS[impl]
+def _cuda(ctx: Any, *, burst: int, impl: str) -> Any:
+    kernel, numbers = load(ctx, __file__, FUNCTIONS[impl]), _NUMBERS[impl]
     return _in_a_row(lambda source, target: kernel(1, 1, source, target, *numbers), burst)
 
 
@@ -89,17 +79,10 @@ for _name in FUNCTIONS:
 
 
 @launch_latency.impl(needs=[cuda(), package("numba_cuda")], tier="full")
-def _numba(ctx: Any, *, burst: int) -> Launch:
-    from perfsuite_scheduling.launch_latency_python import numba_add
-
-    return _in_a_row(numba_add(), burst)
+def _numba(ctx: Any, *, burst: int) -> Any:
+    return _in_a_row(python.numba_add(), burst)
 
 
 @launch_latency.impl(needs=[cuda(), package("cupy")], tier="full")
-def _cupy(ctx: Any, *, burst: int) -> Launch:
-    from perfsuite_scheduling.launch_latency_python import cupy_add
-
-    return _in_a_row(cupy_add(), burst)
-
-
-CASES = (launch_latency,)
+def _cupy(ctx: Any, *, burst: int) -> Any:
+    return _in_a_row(python.cupy_add(), burst)

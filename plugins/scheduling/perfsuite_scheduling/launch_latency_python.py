@@ -1,8 +1,5 @@
 """The same kernel through the launchers of numba-cuda and of CuPy, on torch's stream."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -13,7 +10,7 @@ from perfsuite.gpu import stream
 SOURCE = Path(__file__).with_name("launch_latency.cu")
 
 
-def numba_add() -> Callable[[Any, Any], None]:
+def numba_add() -> Any:
     """Return the launch by numba-cuda, which takes arrays."""
     cuda: Any = import_module("numba.cuda")  # it may be missing, and has no types
 
@@ -29,7 +26,7 @@ def numba_add() -> Callable[[Any, Any], None]:
     return add
 
 
-def cupy_add() -> Callable[[Any, Any], None]:
+def cupy_add() -> Any:
     """Return the launch by CuPy of the kernel in CUDA C++, which takes addresses."""
     cupy: Any = import_module("cupy")  # it may be missing, and has no types
     kernel = cupy.RawKernel(SOURCE.read_text(encoding="utf-8"), "add_one")

@@ -3,8 +3,6 @@
 Prints one JSON line. CUDA_MODULE_LOADING has to be set before: the driver reads it when it starts.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import sys

@@ -9,11 +9,9 @@
 
 // x: the token's values; qkv [3072, 2048], out [2048, 2048], gate_up [2 * 8192, 2048],
 // down [2048, 8192]; norms [2, 2048]; keys, values [8, CONTEXT, 64]; turn: 32 cosines, 32 sines.
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-decode_layer(const bf16* x, const bf16* qkv, const bf16* out, const bf16* gate_up,
-             const bf16* down, const bf16* norms, bf16* keys, bf16* values, const float* turn,
-             Scratch* scratch, bf16* y)
-{
+extern "C" __global__ void __launch_bounds__(THREADS, 1) decode_layer(
+    const bf16* x, const bf16* qkv, const bf16* out, const bf16* gate_up, const bf16* down,
+    const bf16* norms, bf16* keys, bf16* values, const float* turn, Scratch* scratch, bf16* y) {
     __shared__ Shared shared;
     const int thread = threadIdx.x;
     const Rows qkv_rows = rows_of(QKV), rows = rows_of(HIDDEN), ffn_rows = rows_of(FFN);
@@ -30,9 +28,7 @@ decode_layer(const bf16* x, const bf16* qkv, const bf16* out, const bf16* gate_u
     }
     float value[4];
     #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        value[i] = wide(x[4 * thread + i]);
-    }
+    for (int i = 0; i < 4; ++i) value[i] = wide(x[4 * thread + i]);
     normalise(value, norms, shared);
     multiply(loaded, to_qkv, HIDDEN / UNIT, shared);
     if (thread < qkv_rows.count) {
@@ -43,9 +39,7 @@ decode_layer(const bf16* x, const bf16* qkv, const bf16* out, const bf16* gate_u
     const Units to_out(out, rows, HIDDEN / UNIT);
     const Units to_ffn(gate_up, gate_up + (long long)FFN * HIDDEN, ffn_rows, HIDDEN / UNIT);
     load_first(loaded, to_out);
-    if (thread == 0) {
-        to_ffn.ask();
-    }
+    if (thread == 0) to_ffn.ask();
     meet(&scratch->arrivals);
     for (int item = blockIdx.x; item < KV_HEADS * PIECES; item += BLOCKS) {
         attend(item / PIECES, item % PIECES, keys, values, turn, scratch, shared);
@@ -61,9 +55,7 @@ decode_layer(const bf16* x, const bf16* qkv, const bf16* out, const bf16* gate_u
     load_first(loaded, to_ffn);
     meet(&scratch->arrivals);
     #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        value[i] = scratch->middle[4 * thread + i];
-    }
+    for (int i = 0; i < 4; ++i) value[i] = scratch->middle[4 * thread + i];
     normalise(value, norms + HIDDEN, shared);
     multiply(loaded, to_ffn, HIDDEN / UNIT, shared);
     for (int row = thread; row < ffn_rows.count; row += THREADS) {
@@ -74,9 +66,7 @@ decode_layer(const bf16* x, const bf16* qkv, const bf16* out, const bf16* gate_u
 
     const Units to_down(down, rows, FFN / UNIT);
     load_first(loaded, to_down);
-    if (thread == 0) {
-        to_down.ask();
-    }
+    if (thread == 0) to_down.ask();
     meet(&scratch->arrivals);
     for (int place = thread; place < FFN / 8; place += THREADS) {
         shared.vector[place] = reinterpret_cast<const uint4*>(scratch->inner)[place];

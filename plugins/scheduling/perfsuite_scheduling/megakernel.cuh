@@ -63,8 +63,7 @@ __device__ bf16 narrow(float value)  // to the nearest, ties to even; no NaN com
     return (bf16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-__device__ float warp_sum(float value)
-{
+__device__ float warp_sum(float value) {
     #pragma unroll
     for (int step = 16; step > 0; step /= 2) {
         value += __shfl_xor_sync(0xffffffffu, value, step);
@@ -73,8 +72,7 @@ __device__ float warp_sum(float value)
 }
 
 // Waits until all blocks have come as often as this one. 64 bits do not wrap.
-__device__ void meet(unsigned long long* arrivals)
-{
+__device__ void meet(unsigned long long* arrivals) {
     __syncthreads();
     if (threadIdx.x == 0) {
         unsigned long long before, now;
@@ -90,8 +88,7 @@ __device__ void meet(unsigned long long* arrivals)
 }
 
 // Asks for memory that will be read soon, into the L2 cache; bytes must be a multiple of 16.
-__device__ void prefetch(const void* from, int bytes)
-{
+__device__ void prefetch(const void* from, int bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;"
                  :: "l"(__cvta_generic_to_global(from)), "r"(bytes) : "memory");
 }
@@ -101,8 +98,7 @@ struct Rows {
     int first, count;
 };
 
-__device__ Rows rows_of(int rows)
-{
+__device__ Rows rows_of(int rows) {
     const int block = blockIdx.x, each = rows / BLOCKS, more = rows % BLOCKS;
     return {block * each + min(block, more), each + (block < more ? 1 : 0)};
 }
@@ -131,17 +127,14 @@ struct Units {
     __device__ void ask() const  // thread 0 of the block
     {
         prefetch(left, min(PREFETCH_BYTES, half * UNIT * 2));
-        if (right != nullptr) {
-            prefetch(right, min(PREFETCH_BYTES, half * UNIT * 2));
-        }
+        if (right != nullptr) prefetch(right, min(PREFETCH_BYTES, half * UNIT * 2));
     }
 };
 
 using Loaded = uint4[AHEAD][PARTS];
 
 // Volatile: it is to be under way before the barrier, not when it is needed.
-__device__ uint4 load_weights(const bf16* from)
-{
+__device__ uint4 load_weights(const bf16* from) {
     uint4 got;
     asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(got.x), "=r"(got.y), "=r"(got.z), "=r"(got.w)
@@ -149,27 +142,22 @@ __device__ uint4 load_weights(const bf16* from)
     return got;
 }
 
-__device__ void load_unit(uint4 (&to)[PARTS], const bf16* from)
-{
+__device__ void load_unit(uint4 (&to)[PARTS], const bf16* from) {
     #pragma unroll
     for (int part = 0; part < PARTS; ++part) {
         to[part] = load_weights(from + (part * 32 + threadIdx.x % 32) * 8);
     }
 }
 
-__device__ void load_first(Loaded& loaded, const Units& units)
-{
+__device__ void load_first(Loaded& loaded, const Units& units) {
     #pragma unroll
     for (int ahead = 0; ahead < AHEAD; ++ahead) {
         const int unit = threadIdx.x / 32 + ahead * WARPS;
-        if (unit < units.count) {
-            load_unit(loaded[ahead], units.at(unit));
-        }
+        if (unit < units.count) load_unit(loaded[ahead], units.at(unit));
     }
 }
 
-__device__ float dot(uint4 w, uint4 v, float sum)
-{
+__device__ float dot(uint4 w, uint4 v, float sum) {
     sum += low(w.x) * low(v.x);
     sum += high(w.x) * high(v.x);
     sum += low(w.y) * low(v.y);
@@ -183,8 +171,7 @@ __device__ float dot(uint4 w, uint4 v, float sum)
 
 // Multiplies all units of the block, whose first ones are under way, by the vector in shared
 // memory; leaves a sum for each unit there. Ends with all threads of the block in step.
-__device__ void multiply(Loaded& loaded, const Units& units, int units_a_row, Shared& shared)
-{
+__device__ void multiply(Loaded& loaded, const Units& units, int units_a_row, Shared& shared) {
     const int lane = threadIdx.x % 32;
     for (int base = threadIdx.x / 32; base < units.count; base += AHEAD * WARPS) {
         #pragma unroll
@@ -201,17 +188,14 @@ __device__ void multiply(Loaded& loaded, const Units& units, int units_a_row, Sh
                     load_unit(loaded[ahead], units.at(unit + AHEAD * WARPS));
                 }
                 sum = warp_sum(sum);
-                if (lane == 0) {
-                    shared.sums[unit] = sum;
-                }
+                if (lane == 0) shared.sums[unit] = sum;
             }
         }
     }
     __syncthreads();
 }
 
-__device__ float row_sum(const Shared& shared, int row, int units_a_row)
-{
+__device__ float row_sum(const Shared& shared, int row, int units_a_row) {
     float sum = 0.0f;
     for (int part = 0; part < units_a_row; ++part) {
         sum += shared.sums[row * units_a_row + part];
@@ -220,24 +204,17 @@ __device__ float row_sum(const Shared& shared, int row, int units_a_row)
 }
 
 // Leaves RMSNorm(value) * scale in shared memory; each thread has four neighbouring values.
-__device__ void normalise(const float (&value)[4], const bf16* scale, Shared& shared)
-{
+__device__ void normalise(const float (&value)[4], const bf16* scale, Shared& shared) {
     static_assert(HIDDEN == 4 * THREADS, "four values a thread");
     float sum = 0.0f;
     #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        sum += value[i] * value[i];
-    }
+    for (int i = 0; i < 4; ++i) sum += value[i] * value[i];
     sum = warp_sum(sum);
-    if (threadIdx.x % 32 == 0) {
-        shared.parts[threadIdx.x / 32] = sum;
-    }
+    if (threadIdx.x % 32 == 0) shared.parts[threadIdx.x / 32] = sum;
     __syncthreads();
     sum = 0.0f;
     #pragma unroll
-    for (int warp = 0; warp < WARPS; ++warp) {
-        sum += shared.parts[warp];
-    }
+    for (int warp = 0; warp < WARPS; ++warp) sum += shared.parts[warp];
     const float factor = rsqrtf(sum / HIDDEN + EPSILON);
     bf16* vector = reinterpret_cast<bf16*>(shared.vector);
     #pragma unroll

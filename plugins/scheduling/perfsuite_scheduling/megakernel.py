@@ -1,18 +1,12 @@
 """One decode layer for one token: operator by operator, from a graph, or as one kernel."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import perfsuite
-from perfsuite import Claim, Work, Workload, arch, cuda
-from perfsuite.gpu import sm_count, torch
+from perfsuite import KERNELS, Claim, Work, Workload, arch, case, cuda
+from perfsuite.gpu import load, sm_count, torch
 
-SOURCE = Path(__file__).with_name("megakernel.cu")
 # Llama 3.2 1B: hidden size, heads, heads of keys and values, their size, inner size.
 HIDDEN, HEADS, KV_HEADS, SIDE, FFN = 2048, 32, 8, 64, 8192
 KV = KV_HEADS * SIDE
@@ -39,7 +33,7 @@ def _work(context: int, impl: str) -> Work:
     )
 
 
-@perfsuite.case(
+@case(
     smoke=[
         {"context": 1024, "impl": ["eager", "graph", "persistent"]},
         {"context": 777, "impl": "persistent"},
@@ -47,7 +41,7 @@ def _work(context: int, impl: str) -> Work:
     full={"context": [129, 777, 1024, 2048], "impl": ["eager", "graph", "persistent"]},
     needs=(cuda(), arch("sm_90+")),
     work=_work,
-    metrics=[perfsuite.KERNELS],
+    metrics=[KERNELS],
     tags=["launch", "persistent", "decode"],
     source="HazyResearch, Look Ma, No Bubbles! Designing a Low-Latency Megakernel for Llama-1B; "
     "shapes: Llama 3.2 1B",
@@ -101,12 +95,11 @@ def turn_of(position: int, place: str) -> Any:
     return torch.cat((angles.cos(), angles.sin())).float().to(place)
 
 
-def _persistent(ctx: Any, context: int, turn: Any) -> Callable[..., None]:
+def _persistent(ctx: Any, context: int, turn: Any) -> Any:
     blocks = sm_count()
     # One block an SM: all are on the GPU at once.
     macros = {"BLOCKS": blocks, "CONTEXT": context, "SCRATCH_BYTES": SCRATCH_BYTES}
-    options = tuple(f"-D{name}={value}" for name, value in macros.items())
-    kernel = ctx.load_cuda(SOURCE, "decode_layer", options=options)
+    kernel = load(ctx, __file__, "decode_layer", **macros)
     # Zero once: the barrier counts on from launch to launch.
     scratch = torch.zeros(SCRATCH_BYTES, dtype=torch.uint8, device=ctx.place)
 
@@ -178,18 +171,15 @@ def _turned(values: Any, position: int) -> Any:
     return torch.cat((turned.real, turned.imag), dim=-1)
 
 
-CASES: tuple[perfsuite.Case | Claim, ...] = (
-    megakernel,
-    Claim(
-        name="one_kernel",
-        case="megakernel",
-        faster={"impl": "persistent"},
-        than={"impl": "eager"},
-        by=1.2,
-        at={"context": (777, 1024)},
-        needs=(cuda(),),
-        source="HazyResearch, Look Ma, No Bubbles!: on an H100 one kernel is more than 1.5 times "
-        "as fast as engines that replay graphs, at 78 % of the memory's rate; theirs is the whole "
-        "model with its launches, which are not timed here, so 1.2 is asked for",
-    ),
+ONE_KERNEL = Claim(
+    name="one_kernel",
+    case="megakernel",
+    faster={"impl": "persistent"},
+    than={"impl": "eager"},
+    by=1.2,
+    at={"context": (777, 1024)},
+    needs=(cuda(),),
+    source="HazyResearch, Look Ma, No Bubbles!: on an H100 one kernel is more than 1.5 times "
+    "as fast as engines that replay graphs, at 78 % of the memory's rate; theirs is the whole "
+    "model with its launches, which are not timed here, so 1.2 is asked for",
 )

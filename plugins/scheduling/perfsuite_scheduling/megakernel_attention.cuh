@@ -4,16 +4,14 @@
 #include "megakernel.cuh"
 
 // Turns a pair of a head's values, `SIDE / 2` apart, by the position's angle. turn: cosines, sines.
-__device__ float turned(const float* head, const float* turn, int place)
-{
+__device__ float turned(const float* head, const float* turn, int place) {
     const int pair = place % (SIDE / 2);
     const float c = turn[pair], s = turn[SIDE / 2 + pair];
     const float first = head[pair], second = head[pair + SIDE / 2];
     return place < SIDE / 2 ? first * c - second * s : second * c + first * s;
 }
 
-__device__ void add_products(float (&sums)[GROUP], const Shared& shared, uint4 keys, int place)
-{
+__device__ void add_products(float (&sums)[GROUP], const Shared& shared, uint4 keys, int place) {
     const unsigned pairs[4] = {keys.x, keys.y, keys.z, keys.w};
     #pragma unroll
     for (int group = 0; group < GROUP; ++group) {
@@ -27,8 +25,7 @@ __device__ void add_products(float (&sums)[GROUP], const Shared& shared, uint4 k
 
 // One piece of the context for the heads that share a head of keys and values.
 __device__ void attend(int head, int piece, bf16* keys, bf16* values, const float* turn,
-                       Scratch* scratch, Shared& shared)
-{
+                       Scratch* scratch, Shared& shared) {
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
     const int first = piece * PIECE, count = min(PIECE, CONTEXT - first);
     bf16* key = keys + ((long long)head * CONTEXT + first) * SIDE;
@@ -109,9 +106,7 @@ __device__ void attend(int head, int piece, bf16* keys, bf16* values, const floa
             float sum = sums[group][i];
             sum += __shfl_xor_sync(0xffffffffu, sum, 8);
             sum += __shfl_xor_sync(0xffffffffu, sum, 16);
-            if (lane < 8) {
-                shared.values[warp][group][side + i] = sum;
-            }
+            if (lane < 8) shared.values[warp][group][side + i] = sum;
         }
     }
     __syncthreads();
@@ -127,8 +122,7 @@ __device__ void attend(int head, int piece, bf16* keys, bf16* values, const floa
 }
 
 // Leaves the heads' results in shared memory: the pieces' sums, weighted by their exponentials.
-__device__ void join_pieces(const Scratch* scratch, Shared& shared)
-{
+__device__ void join_pieces(const Scratch* scratch, Shared& shared) {
     if (threadIdx.x < HEADS) {
         const int head = threadIdx.x;
         float largest = LOWEST, sum = 0.0f;
@@ -141,9 +135,7 @@ __device__ void join_pieces(const Scratch* scratch, Shared& shared)
             shared.share[head][piece] = power;
             sum += power * weight.y;
         }
-        for (int piece = 0; piece < PIECES; ++piece) {
-            shared.share[head][piece] /= sum;
-        }
+        for (int piece = 0; piece < PIECES; ++piece) shared.share[head][piece] /= sum;
     }
     __syncthreads();
     bf16* vector = reinterpret_cast<bf16*>(shared.vector);

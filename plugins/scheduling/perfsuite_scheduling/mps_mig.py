@@ -1,7 +1,5 @@
 """Two processes with small jobs on one GPU: in turns, together through MPS, or in MIG slices."""
 
-from __future__ import annotations
-
 import json
 import os
 import statistics
@@ -13,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import perfsuite
-from perfsuite import CaseError, Metric, Regime, Scenario, cuda, feature, package
+from perfsuite import CaseError, Metric, Regime, Scenario, case, cuda, feature, package
 from perfsuite.gpu import torch
 from perfsuite_scheduling import congruence, streams
 from perfsuite_scheduling.mps_mig_child import ROUNDS, VALUES
@@ -24,7 +21,7 @@ CLIENTS = 2
 JOBS = 200
 
 
-@perfsuite.case(
+@case(
     smoke={"impl": ["one_process", "time_sliced", "mps", "mig"]},
     needs=(
         package("cuda.core"),
@@ -141,6 +138,3 @@ def left_after(jobs: int) -> float:
 
 def _output(sums: Sequence[float]) -> Any:
     return torch.tensor(sums, dtype=torch.float64)
-
-
-CASES: tuple[perfsuite.Case, ...] = (mps_mig,)

@@ -3,8 +3,6 @@
 It ends when its input ends, that is with the process that started it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import sys

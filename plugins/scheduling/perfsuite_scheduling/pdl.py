@@ -1,16 +1,13 @@
 """A chain of small kernels, each started when the one before it ends, or before."""
 
-from __future__ import annotations
-
 from typing import Any
 
-import perfsuite
-from perfsuite import arch, cuda, package
-from perfsuite.gpu import torch
+from perfsuite import KERNELS, arch, cuda, operator, package
+from perfsuite.gpu import Later, torch
 from perfsuite_scheduling import smoothing
 
 
-@perfsuite.operator(
+@operator(
     smoke={"steps": 64},
     full={"steps": [16, 128]},
     needs=[package("triton"), cuda(), arch("sm_90+")],
@@ -18,7 +15,7 @@ from perfsuite_scheduling import smoothing
     work=lambda steps, impl: smoothing.work(
         steps, kernels=steps * (impl == "plain"), start="graph_node"
     ),
-    metrics=[perfsuite.KERNELS],
+    metrics=[KERNELS],
     cold=False,
     tags=["launch", "pdl"],
     source="NVIDIA, CUDA C++ Programming Guide, Programmatic Dependent Launch and Synchronization",
@@ -36,20 +33,15 @@ def pdl(rng: Any, *, steps: int) -> Any:
 pdl.reference(smoothing.reference)
 
 
-@pdl.wrong
-def _one_step_behind(x: Any, y: Any, *, steps: int) -> Any:
-    """Read what the step before last has left: a kernel did not wait."""
-    return smoothing.smooth(x, steps - 1)
+# Read what the step before last has left: a kernel did not wait.
+pdl.wrong(lambda x, y, *, steps: smoothing.smooth(x, steps - 1))
 
 
 @pdl.impl
-def _plain(ctx: Any, *, steps: int, impl: str) -> smoothing.Launch:
-    from perfsuite_scheduling.pdl_triton import chain
-
+def _plain(ctx: Any, *, steps: int, impl: str) -> Any:
+    chain = Later("perfsuite_scheduling.pdl_triton").chain
     scratch = torch.empty(smoothing.N, device=ctx.place)
     return lambda x, y: chain(x, y, scratch, steps=steps, early=impl == "early")
 
 
 pdl.impl(_plain, name="early")
-
-CASES = (pdl,)

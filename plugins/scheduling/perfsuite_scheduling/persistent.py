@@ -1,29 +1,26 @@
 """Many small steps: a kernel each, a kernel each in a graph, or one kernel that stays."""
 
-from __future__ import annotations
-
 from typing import Any
 
-import perfsuite
-from perfsuite import cuda
+from perfsuite import KERNELS, Beats, Work, cuda, operator
 from perfsuite_scheduling import smoothing
 
 _MANY = 128
 
 
-def _work(steps: int, impl: str) -> perfsuite.Work:
+def _work(steps: int, impl: str) -> Work:
     if impl == "persistent":
         return smoothing.work(steps)
     return smoothing.work(steps, kernels=steps, start="graph_node" if impl == "graph" else "launch")
 
 
-@perfsuite.operator(
+@operator(
     smoke={"steps": _MANY},
     full={"steps": [16, 256]},
     needs=[cuda()],
     work=_work,
     captures=lambda *, impl: impl != "relaunch",
-    metrics=[perfsuite.KERNELS],
+    metrics=[KERNELS],
     cold=False,
     tags=["launch", "persistent"],
     # How soon one small kernel follows another: nothing but that is left of these.
@@ -51,14 +48,14 @@ persistent.wrong(smoothing.smooth_apart)
 
 
 @persistent.impl
-def _relaunch(ctx: Any, *, steps: int) -> smoothing.Launch:
+def _relaunch(ctx: Any, *, steps: int) -> Any:
     return smoothing.load_chain(ctx, steps)
 
 
 persistent.impl(
     _relaunch,
     name="graph",
-    beats=perfsuite.Beats(
+    beats=Beats(
         "persistent",
         1.0,
         "measured: 1.09 on an H200, 1.06 on an H100. A node costs less than this barrier",
@@ -69,7 +66,7 @@ persistent.impl(
 
 
 @persistent.impl(
-    beats=perfsuite.Beats(
+    beats=Beats(
         "relaunch",
         1.2,
         f"{smoothing.GPU_BENCHES}; a ratio of 1.9 to 2.4 with the host in it, which is not timed "
@@ -78,8 +75,5 @@ persistent.impl(
         name="one_kernel",
     )
 )
-def _persistent(ctx: Any, *, steps: int) -> smoothing.Launch:
+def _persistent(ctx: Any, *, steps: int) -> Any:
     return smoothing.load_resident(ctx, steps)
-
-
-CASES = (persistent,)

@@ -1,30 +1,14 @@
 """A chain of small dependent steps, which several cases run: smoothing 8192 values on a ring."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import perfsuite
-from perfsuite import Work
-from perfsuite.gpu import torch
-
-Launch = Callable[[Any, Any], None]
+from perfsuite import Work, capture
+from perfsuite.gpu import load, torch
 
 # A step reads 32 KiB and writes 32 KiB: the smallest working set of gpu-benches' small kernels.
 N = 8192
 THREADS = 256
 BLOCKS = N // THREADS
-SOURCE = Path(__file__).with_name("smoothing.cu")
-
-
-def cuda_options(blocks: int) -> tuple[str, ...]:
-    """Return the macros of smoothing.cu for so many blocks: a power of two, 8 or more."""
-    return (f"-DN={N}", f"-DTHREADS={N // blocks}")
-
-
-OPTIONS = cuda_options(BLOCKS)
 GPU_BENCHES = (
     "te42kyfo/gpu-benches, gpu-small-kernels, H200, 4096 doubles (64 KiB): 26 GB/s launched one by "
     "one, which is 2.5 us a kernel; 48 to 52 in a graph, 1.3 us; 50 to 63 as one kernel with a "
@@ -43,9 +27,14 @@ def inputs(rng: Any) -> tuple[Any, Any]:
     return rng.randn(N), rng.empty(N)
 
 
-def load_chain(ctx: Any, steps: int, *, blocks: int = BLOCKS) -> Launch:
+def load_step(ctx: Any, name: str = "step", *, blocks: int = BLOCKS) -> Any:
+    """Return a kernel of smoothing.cu for so many blocks: a power of two, 8 or more."""
+    return load(ctx, __file__, name, N=N, THREADS=N // blocks)
+
+
+def load_chain(ctx: Any, steps: int, *, blocks: int = BLOCKS) -> Any:
     """Return ``chain(x, y)``: one kernel a step, the last of which writes y."""
-    step = ctx.load_cuda(SOURCE, "step", options=cuda_options(blocks))
+    step = load_step(ctx, blocks=blocks)
     scratch = torch.empty(N, device=ctx.place)
 
     def chain(x: Any, y: Any) -> None:
@@ -58,17 +47,17 @@ def load_chain(ctx: Any, steps: int, *, blocks: int = BLOCKS) -> Launch:
     return chain
 
 
-def load_resident(ctx: Any, steps: int, *, blocks: int = BLOCKS, name: str = "steps") -> Launch:
+def load_resident(ctx: Any, steps: int, *, blocks: int = BLOCKS, name: str = "steps") -> Any:
     """Return ``run(x, y)``: one kernel whose blocks meet at a barrier after each step."""
-    kernel = ctx.load_cuda(SOURCE, name, options=cuda_options(blocks))
+    kernel = load_step(ctx, name, blocks=blocks)
     scratch = torch.empty(N, device=ctx.place)
     arrivals = torch.zeros(1, dtype=torch.int32, device=ctx.place)
     return lambda x, y: kernel(blocks, N // blocks, x, y, scratch, arrivals, steps)
 
 
-def captured(run: Callable[[Any, Any], Any], x: Any, y: Any) -> Callable[[Any, Any], Any]:
+def captured(run: Any, x: Any, y: Any) -> Any:
     """Return the replay of ``run(x, y)``: a graph reads and writes these tensors alone."""
-    graph = perfsuite.capture(lambda: run(x, y))
+    graph = capture(lambda: run(x, y))
     graph.instantiate()
 
     def replay(x: Any, y: Any) -> Any:

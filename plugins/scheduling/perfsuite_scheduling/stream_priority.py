@@ -1,11 +1,8 @@
 """A short request beside a long kernel: what a stream's priority is worth."""
 
-from __future__ import annotations
-
 from typing import Any
 
-import perfsuite
-from perfsuite import Metric, Regime, Scenario, cuda
+from perfsuite import Metric, Regime, Scenario, case, cuda
 from perfsuite.gpu import torch
 from perfsuite_scheduling import congruence, streams
 
@@ -19,7 +16,7 @@ BUSY_BLOCKS = 8 * 8 * 132
 PRIORITIES = {"default": 0, "high": -1}
 
 
-@perfsuite.case(
+@case(
     smoke={"impl": [*PRIORITIES]},
     needs=(cuda(),),
     regime=Regime.END_TO_END,
@@ -82,6 +79,3 @@ def requests(seed: int, place: str) -> Any:
 def rank(ordered: list[float], percent: int) -> float:
     """Return the nearest rank of a percentile."""
     return ordered[-(-percent * len(ordered) // 100) - 1]
-
-
-CASES: tuple[perfsuite.Case, ...] = (stream_priority,)

@@ -1,14 +1,10 @@
 """Independent small kernels: one after another on one stream, or each on its own."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import perfsuite
-from perfsuite import cuda
-from perfsuite.gpu import torch
+from perfsuite import KERNELS, Beats, cuda, operator
+from perfsuite.gpu import load, torch
 from perfsuite_scheduling import congruence
 
 SOURCE = Path(__file__).with_name("streams.cu")
@@ -19,20 +15,19 @@ ROUNDS = 4096
 _N = BLOCKS * THREADS
 
 
-def load_advance(ctx: Any, rounds: int, threads: int = THREADS) -> Callable[..., None]:
+def load_advance(ctx: Any, rounds: int, threads: int = THREADS) -> Any:
     """Return the kernel that takes so many rounds of each value."""
-    options = (f"-DTHREADS={threads}", f"-DROUNDS={rounds}")
-    kernel: Callable[..., None] = ctx.load_cuda(SOURCE, "advance", options=options)
+    kernel: Any = load(ctx, __file__, "advance", THREADS=threads, ROUNDS=rounds)
     return kernel
 
 
-@perfsuite.operator(
+@operator(
     smoke={"kernels": 16},
     full={"kernels": [4, 8]},
     needs=[cuda()],
     work=None,
     tolerance=0.0,
-    metrics=[perfsuite.KERNELS],
+    metrics=[KERNELS],
     cold=False,
     tags=["streams", "overlap"],
     source="concurrent kernels on streams: AI Systems Performance Engineering, chapter 7",
@@ -48,9 +43,7 @@ def streams(rng: Any, *, kernels: int) -> Any:
     return rng.randint(-(2**31), 2**31 - 1, kernels, _N), rng.empty(kernels, _N, dtype="int32")
 
 
-@streams.reference
-def _reference(x: Any, y: Any) -> Any:
-    return congruence.advance(x, ROUNDS)
+streams.reference(lambda x, y: congruence.advance(x, ROUNDS))
 
 
 @streams.wrong
@@ -60,7 +53,7 @@ def _without_last(x: Any, y: Any) -> None:
 
 
 @streams.impl
-def _one(ctx: Any) -> Callable[[Any, Any], None]:
+def _one(ctx: Any) -> Any:
     kernel = load_advance(ctx, ROUNDS)
 
     def run(x: Any, y: Any) -> None:
@@ -71,7 +64,7 @@ def _one(ctx: Any) -> Callable[[Any, Any], None]:
 
 
 @streams.impl(
-    beats=perfsuite.Beats(
+    beats=Beats(
         "one",
         8.0,
         "AI Systems Performance Engineering, companion code, folder ch11: work spread over streams "
@@ -81,7 +74,7 @@ def _one(ctx: Any) -> Callable[[Any, Any], None]:
         name="streams_overlap",
     )
 )
-def _many(ctx: Any, *, kernels: int) -> Callable[[Any, Any], None]:
+def _many(ctx: Any, *, kernels: int) -> Any:
     kernel = load_advance(ctx, ROUNDS)
     beside = [torch.cuda.Stream() for _ in range(kernels)]
 
@@ -95,6 +88,3 @@ def _many(ctx: Any, *, kernels: int) -> Callable[[Any, Any], None]:
             here.wait_event(stream.record_event())
 
     return run
-
-
-CASES = (streams,)

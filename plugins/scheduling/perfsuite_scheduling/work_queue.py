@@ -1,30 +1,22 @@
 """Items of unequal length: split beforehand, taken from a queue, or left to the GPU's scheduler."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import perfsuite
-from perfsuite import cuda
-from perfsuite.gpu import sm_count, torch
+from perfsuite import KERNELS, Beats, cuda, operator
+from perfsuite.gpu import load, sm_count, torch
 from perfsuite_scheduling import congruence
 
-SOURCE = Path(__file__).with_name("work_queue.cu")
 # Two blocks of 1024 threads fill a multiprocessor, however the items come to them.
 THREADS = 1024
 BLOCKS_PER_SM = 2
 ITEMS = 4096
-OPTIONS = (f"-DTHREADS={THREADS}", f"-DITEMS={ITEMS}")
 FUNCTIONS = {
     "static": "static_split",
     "blocks": "block_each",
     "queue": "atomic_queue",
     "sorted": "sorted_queue",
 }
-Launch = Callable[[Any, Any, Any], None]
 # The longest item takes 64 times the shortest, and 12 times the mean.
 LEAST_ROUNDS = 32
 MOST_ROUNDS = 2048
@@ -49,14 +41,14 @@ def rounds_of(lengths: str) -> tuple[int, ...]:
     return tuple(rising[place] for place in order)
 
 
-@perfsuite.operator(
+@operator(
     smoke={"lengths": "pareto", "impl": ["static", "blocks", "queue"]},
     nightly={"lengths": "equal", "impl": ["static", "queue"]},
     full={"lengths": ["equal", "pareto", "rising"]},
     needs=[cuda()],
     work=None,
     tolerance=0.0,
-    metrics=[perfsuite.KERNELS],
+    metrics=[KERNELS],
     cold=False,
     tags=["load_balance", "persistent"],
     source="atomic work queues: AI Systems Performance Engineering, chapters 6 and 7",
@@ -78,9 +70,7 @@ def work_queue(rng: Any, *, lengths: str) -> Any:
     return rounds, values, rng.empty(ITEMS, THREADS, dtype="int32")
 
 
-@work_queue.reference
-def _reference(rounds: Any, x: Any, y: Any) -> Any:
-    return congruence.advance(x, rounds[:, None])
+work_queue.reference(lambda rounds, x, y: congruence.advance(x, rounds[:, None]))
 
 
 @work_queue.wrong
@@ -90,8 +80,8 @@ def _without_last(rounds: Any, x: Any, y: Any) -> None:
 
 
 @work_queue.impl
-def _static(ctx: Any, *, impl: str) -> Launch:
-    kernel = ctx.load_cuda(SOURCE, FUNCTIONS[impl], options=OPTIONS)
+def _static(ctx: Any, *, impl: str) -> Any:
+    kernel = load(ctx, __file__, FUNCTIONS[impl], THREADS=THREADS, ITEMS=ITEMS)
     grid = ITEMS if impl == "blocks" else BLOCKS_PER_SM * sm_count()
     return lambda rounds, x, y: kernel(grid, THREADS, rounds, x, y)
 
@@ -99,7 +89,7 @@ def _static(ctx: Any, *, impl: str) -> Launch:
 work_queue.impl(
     _static,
     name="blocks",
-    beats=perfsuite.Beats(
+    beats=Beats(
         "queue",
         1.05,
         "measured: 1.10 on an H100 and an H200. The hardware hands blocks out by itself",
@@ -111,7 +101,7 @@ work_queue.impl(
 
 
 @work_queue.impl(
-    beats=perfsuite.Beats(
+    beats=Beats(
         "static",
         1.3,
         "AI Systems Performance Engineering, companion code, folder ch12: an atomic queue is 5.4 "
@@ -121,8 +111,8 @@ work_queue.impl(
         needs=(cuda(),),
     )
 )
-def _queue(ctx: Any, *, impl: str) -> Launch:
-    kernel = ctx.load_cuda(SOURCE, FUNCTIONS[impl], options=OPTIONS)
+def _queue(ctx: Any, *, impl: str) -> Any:
+    kernel = load(ctx, __file__, FUNCTIONS[impl], THREADS=THREADS, ITEMS=ITEMS)
     grid = BLOCKS_PER_SM * sm_count()
     # Zero once: the last block of each launch leaves the queue as the next one needs it.
     queue = torch.zeros(2, dtype=torch.int32, device=ctx.place)
@@ -135,5 +125,3 @@ def _queue(ctx: Any, *, impl: str) -> Launch:
 
 
 work_queue.impl(_queue, name="sorted", tier="full")
-
-CASES = (work_queue,)

@@ -3,38 +3,25 @@
 Started with TRITON_INTERPRET=1.
 """
 
-from __future__ import annotations
+from typing import Any
 
-import json
-import math
-import sys
+from kernel_codes import report
+from perfsuite_scheduling.kernel_fusion import kernel_fusion
+from perfsuite_scheduling.launch_latency import launch_latency
+from perfsuite_scheduling.pdl import pdl
 
-import torch
-from perfsuite_scheduling import kernel_fusion_triton, launch_latency_triton, pdl_triton, smoothing
+from perfsuite import Operator
+from perfsuite.devices.protocol import open_device
+from perfsuite.engine.check import check
 
-
-def report(name: str, got: torch.Tensor, want: torch.Tensor) -> None:
-    error = ((got.double() - want).norm() / want.norm()).item()
-    sys.stdout.write(json.dumps({"name": name, "error": error}) + "\n")
-
-
-def main() -> None:
-    torch.manual_seed(1)
-    source, target = torch.tensor([41], dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
-    launch_latency_triton.add_one(source, target)
-    report("add_one", target, torch.tensor([42.0], dtype=torch.float64))
-    for n in (1, 1000, 2049):
-        x = torch.randn(n)
-        y = torch.full_like(x, math.nan)
-        kernel_fusion_triton.gelu(x, y)
-        want = torch.nn.functional.gelu(x.double(), approximate="tanh")
-        report(f"gelu {n}", y, want)
-    for n, steps in ((256, 1), (1000, 3), (1024, 4)):
-        x = torch.randn(n)
-        y, scratch = torch.full_like(x, math.nan), torch.full_like(x, math.nan)
-        pdl_triton.chain(x, y, scratch, steps=steps, early=False)
-        report(f"chain {n} {steps}", y, smoothing.reference(x, y, steps=steps))
-
+LAUNCHES: list[tuple[Operator, dict[str, Any]]] = [
+    (launch_latency, {"burst": 3, "impl": "triton"}),
+    *((kernel_fusion, {"n": n, "impl": "triton"}) for n in (1, 1000, 2049)),
+    *((pdl, {"steps": steps, "impl": "plain"}) for steps in (1, 3, 4)),
+]
 
 if __name__ == "__main__":
-    main()
+    device = open_device("cpu")
+    for case, axes in LAUNCHES:
+        workload = case.build(device.context(1), **axes)
+        report(f"{case.name} {axes}", check(device, workload, seed=1).known_error)

@@ -1,12 +1,9 @@
 """The pack's kernels with no GPU: compiled for Hopper and Blackwell, interpreted on the CPU."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
-from kernel_codes import codes_of
-from pack_scripts import lines_of
+from kernel_codes import codes_of, wrong_in
 from perfsuite_scheduling import work_queue
 
 STEPS = {"plain": 0, "early": 2}
@@ -53,8 +50,4 @@ def test_only_the_early_step_is_started_before_its_turn(target: str) -> None:
 
 
 def test_triton_kernels_are_right_in_the_interpreter() -> None:
-    pytest.importorskip("triton")
-    pytest.importorskip("torch")
-    rows = lines_of(Path(__file__).with_name("interpret.py"), TRITON_INTERPRET="1")
-    assert len(rows) == 7
-    assert {row["name"]: row["error"] for row in rows if not row["error"] < 1e-6} == {}
+    assert wrong_in(Path(__file__).with_name("interpret.py"), 7, 1e-6) == {}

@@ -1,7 +1,5 @@
 """The lengths of the queue's items, and the closed form of their work."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable
 

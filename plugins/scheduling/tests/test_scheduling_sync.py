@@ -1,17 +1,7 @@
 """Barriers, graphs and priorities: compiled for Hopper, and played on the CPU."""
 
-from __future__ import annotations
-
-import contextlib
-from types import SimpleNamespace
-from typing import Any
-
-import pytest
 from kernel_codes import codes_of
 from perfsuite_scheduling import graph_conditional, stream_priority
-
-from perfsuite.devices.protocol import open_device
-from perfsuite.engine.check import check
 
 
 def test_a_cluster_alone_needs_no_counter() -> None:
@@ -37,18 +27,6 @@ def test_condition_is_set_by_a_call() -> None:
     assert codes["graph_conditional.euclid_step"].count("STG") == 3
 
 
-@pytest.mark.parametrize(
-    ("impl", "reads"), [("host_each", 43), ("host_eighth", 6), ("while_node", 0)]
-)
-def test_loop_ends_where_the_data_say_and_not_a_step_early(
-    ctx: Any, impl: str, reads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(graph_conditional, "N", 1000)
-    workload: Any = graph_conditional.graph_conditional.build(ctx, impl=impl)
-    assert check(open_device("cpu"), workload, seed=3).known_error is not None
-    assert workload.exact() == {"host_reads": reads}
-
-
 def test_planted_pair_takes_the_longest() -> None:
     left, right = graph_conditional.LONGEST
     steps = 0
@@ -56,24 +34,6 @@ def test_planted_pair_takes_the_longest() -> None:
         left, right, steps = right, left % right, steps + 1
     assert steps == graph_conditional.STEPS
     assert left + right == 1
-
-
-def test_requests_beside_a_busy_kernel_are_served_right(
-    ctx: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torch = pytest.importorskip("torch")
-    event = SimpleNamespace(record=lambda: None, elapsed_time=lambda end: 0.25)
-    monkeypatch.setattr(torch.cuda, "Stream", lambda priority: priority)
-    monkeypatch.setattr(torch.cuda, "stream", contextlib.nullcontext)
-    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: event)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    scenario: Any = stream_priority.stream_priority.build(ctx, impl="high")
-    output, found = scenario.play(5)
-    assert torch.equal(output, scenario.reference(5))
-    assert not torch.equal(scenario.wrong(5), scenario.reference(5))
-    assert not torch.equal(scenario.reference(6), scenario.reference(5))
-    assert found == {"p50_us": 250.0, "p99_us": 250.0}
-    assert {metric.name for metric in stream_priority.stream_priority.metrics} == set(found)
 
 
 def test_percentiles_are_nearest_ranks() -> None:

@@ -6,8 +6,7 @@ constexpr int OWN = BINS / BLOCKS;
 static_assert(BINS % (BLOCKS * THREADS) == 0, "whole rounds of bins a block");
 
 template <typename Add>
-__device__ void for_each(const int4* values, long long count, Add add)
-{
+__device__ void for_each(const int4* values, long long count, Add add) {
     const long long stride = (long long)gridDim.x * THREADS;
     for (long long i = (long long)blockIdx.x * THREADS + threadIdx.x; i < count / 4; i += stride) {
         const int4 four = values[i];
@@ -20,13 +19,11 @@ __device__ void for_each(const int4* values, long long count, Add add)
 
 // All blocks add to the same counts in global memory, that is, in L2.
 extern "C" __global__ void __launch_bounds__(THREADS)
-count_global(const int4* values, int* counts, long long size)
-{
+count_global(const int4* values, int* counts, long long size) {
     for_each(values, size, [&](int value) { atomicAdd(&counts[value], 1); });
 }
 
-__device__ void cluster_sync()
-{
+__device__ void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\n"
                  "barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
@@ -34,12 +31,9 @@ __device__ void cluster_sync()
 // A cluster keeps all counts, an eighth in each block's shared memory, and adds them to those in
 // global memory at its end. gridDim.x is a multiple of BLOCKS.
 extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS)
-count_cluster(const int4* values, int* counts, long long size)
-{
+count_cluster(const int4* values, int* counts, long long size) {
     __shared__ int own[OWN];
-    for (int i = threadIdx.x; i < OWN; i += THREADS) {
-        own[i] = 0;
-    }
+    for (int i = threadIdx.x; i < OWN; i += THREADS) own[i] = 0;
     cluster_sync();
 
     const unsigned base = (unsigned)__cvta_generic_to_shared(own);
