@@ -20,10 +20,11 @@ from perfsuite.report.files import FILES
 from perfsuite.run.accept import accept
 from perfsuite.run.config import Config
 from perfsuite.run.expected import Basis
-from perfsuite.run.finish import Closing, close, short
+from perfsuite.run.finish import close, short
 from perfsuite.run.run import Outcome
 
 ACCEPT, SELECT = "perfsuite baseline accept", "pytest --perf --perf-select"
+FIND, REPAIR = ("find the cause", "perfsuite why"), ("repair it", SELECT, "only if the change")
 
 
 def outcome_of(folder: Path, *words: Word | Status) -> Outcome:
@@ -39,17 +40,13 @@ def outcome_of(folder: Path, *words: Word | Status) -> Outcome:
     return Outcome(basis.hold(run), folder / "x.jsonl", basis)
 
 
-def closed(outcome: Outcome, options: Config) -> Closing:
-    return close(outcome, options)
-
-
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         ([Word.SAME], []),
         ([Word.SAME, Word.FASTER], ["to keep what is new or faster", ACCEPT]),
         ([Word.NEW], ["run again to compare", ACCEPT]),
-        ([Word.SLOWER], ["measure", SELECT, "see what", "git diff", "if the change is", ACCEPT]),
+        ([Word.SLOWER], [*FIND, "measure", SELECT, "see what", "git diff", *REPAIR, ACCEPT]),
         ([Status.SKIPPED], []),
         ([Status.DISTURBED, Word.SAME], []),
         ([Status.WRONG, Word.FASTER], []),
@@ -59,7 +56,7 @@ def test_the_report_is_named_and_what_to_do_next(
     tmp_path: Path, words: list[Word | Status], told: list[str]
 ) -> None:
     outcome = outcome_of(tmp_path, *words)
-    lines = closed(outcome, replace(OPTIONS, report=tmp_path)).lines
+    lines = close(outcome, replace(OPTIONS, report=tmp_path)).lines
     assert lines[0].endswith(f"{outcome.run.id}/index.html")
     assert lines[1].startswith("run: ")
     page = html.unescape((tmp_path / outcome.run.id / "index.html").read_text("utf-8"))
@@ -70,10 +67,10 @@ def test_the_report_is_named_and_what_to_do_next(
 
 def test_what_is_unclear_is_told_how_it_is_decided(tmp_path: Path) -> None:
     outcome = outcome_of(tmp_path, Word.UNCLEAR)
-    lines = closed(outcome, replace(OPTIONS, report=tmp_path)).lines
+    lines = close(outcome, replace(OPTIONS, report=tmp_path)).lines
     assert any(line.endswith(" --perf-against=c0ffee1") for line in lines)
     against = structs.replace(outcome.run, against=Revision(commit="abc", name="HEAD"))
-    lines = closed(replace(outcome, run=against), replace(OPTIONS, report=tmp_path)).lines
+    lines = close(replace(outcome, run=against), replace(OPTIONS, report=tmp_path)).lines
     assert "=12</code>" in (tmp_path / outcome.run.id / "index.html").read_text("utf-8")
     assert not any("=c0ffee1" in line or "accept" in line for line in lines)
 
@@ -81,7 +78,7 @@ def test_what_is_unclear_is_told_how_it_is_decided(tmp_path: Path) -> None:
 def test_a_report_that_cannot_be_written_loses_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     outcome = outcome_of(tmp_path, Word.SLOWER)
-    closing = closed(outcome, replace(OPTIONS, report=tmp_path / "file"))
+    closing = close(outcome, replace(OPTIONS, report=tmp_path / "file"))
     (note,) = outcome.steps.notes
     assert note.startswith("verdict.json not written, ")
     assert "index.html not written: cannot write the report" in note
@@ -116,7 +113,7 @@ def test_whatever_fails_costs_nothing_else(
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "step.md"))
     options = keeping(tmp_path)
     outcome = outcome_of(tmp_path, Word.SAME)
-    closing = closed(outcome, options)
+    closing = close(outcome, options)
     (note,) = outcome.steps.notes
     assert note.startswith(f"{failed}: TypeError: no such type")
     assert "in this world" not in note
@@ -137,7 +134,7 @@ def test_a_run_that_cannot_be_reported_is_kept_all_the_same(
 ) -> None:
     monkeypatch.setattr("perfsuite.run.finish.read", fail)
     outcome = outcome_of(tmp_path, Word.SAME)
-    closing = closed(outcome, keeping(tmp_path))
+    closing = close(outcome, keeping(tmp_path))
     assert closing.run_view is None
     assert outcome.steps.notes[0].startswith("report not made: TypeError")
     with history_of(tmp_path) as history:
@@ -151,7 +148,7 @@ def test_ctrl_c_ends_what_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("perfsuite.run.finish.commands_of", interrupt)
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     with pytest.raises(KeyboardInterrupt):
-        closed(outcome_of(tmp_path, Word.SAME), keeping(tmp_path))
+        close(outcome_of(tmp_path, Word.SAME), keeping(tmp_path))
 
 
 def history_of(root: Path) -> History:
@@ -169,7 +166,7 @@ def test_a_run_is_stored_and_the_report_shows_what_was_before(tmp_path: Path) ->
         run = structs.replace(
             outcome.run, id=f"run-{number}", started=f"2026-11-2{number}T02:00:00+00:00"
         )
-        closing = closed(replace(outcome, run=run), keeping(tmp_path))
+        closing = close(replace(outcome, run=run), keeping(tmp_path))
     assert not any("history" in line for line in closing.lines)
     assert outcome.steps.are_done
     with history_of(tmp_path) as history:
@@ -183,7 +180,7 @@ def test_a_run_is_stored_and_the_report_shows_what_was_before(tmp_path: Path) ->
 def test_what_is_accepted_becomes_part_of_the_history(tmp_path: Path) -> None:
     outcome = outcome_of(tmp_path, Word.SAME)
     accept(outcome.run, tmp_path, reason="new driver", by="t")
-    closed(outcome, replace(keeping(tmp_path), baselines=(tmp_path,)))
+    close(outcome, replace(keeping(tmp_path), baselines=(tmp_path,)))
     assert outcome.steps.are_done
     with history_of(tmp_path) as history:
         (move,) = history.series_of(outcome.run.variants[0].id, metric="time_us")[0].moves
@@ -196,7 +193,7 @@ def test_without_sqlalchemy_the_history_is_a_line(
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
     monkeypatch.delitem(sys.modules, "perfsuite.history.store")
     outcome = outcome_of(tmp_path, Word.SAME)
-    closed(outcome, keeping(tmp_path))
+    close(outcome, keeping(tmp_path))
     (note,) = outcome.steps.notes
     assert note.startswith("history not stored: install sqlalchemy; perfsuite history import ")
 

@@ -61,10 +61,10 @@ CORE_PATH = (
 # when this was written may not grow: each step lowers its number, and drops it at the limit.
 CORE_ALARM = 9_700
 TODAY = {
-    "core": 14_542,
+    "core": 14_541,
     "features": 4_020,
     "core path": 5_276,
-    "tests": 15_999,
+    "tests": 15_998,
     "modules": 86,
 }
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}

@@ -23,7 +23,6 @@ REMEDIES = {
     "timed-out": "find what hangs, repair it, then measure again",
     "error": "correct the case's code, then measure again",
     "over-budget": "make it faster or change its budget, then measure again",
-    "slower": "repair it, then measure again",
     "environment": "undo what changed on the machine, then measure again",
     "disturbed": "end other work on this device, then measure again",
     "unclear": "measure it in more processes",
@@ -113,8 +112,7 @@ class Group(NamedTuple):
         found = sorted(abs(each.theta) for each in known)
         ends = (found[0], statistics.median(found), found[-1])
         low, middle, high = (view.percent(each).removeprefix("+") for each in ends)
-        told = f"{low.partition(view.SPACE)[0]} to {high} (median {middle})"
-        return low if low == high else told
+        return low if low == high else f"{low.partition(view.SPACE)[0]} to {high} (median {middle})"
 
     @property
     def outcome(self) -> str:
@@ -135,10 +133,9 @@ class Group(NamedTuple):
         if len(self.views) == 1:
             return self.first.cause
         if facts := list(common([one.explanation.facts for one in self.views])):
-            shares = sorted(one.explanation.share or 0.0 for one in self.views)
-            ends = dict.fromkeys(view.share(min(1.0, max(0.0, shares[at]))) for at in (0, -1))
-            part = f"traced kernels explain {' to '.join(ends)} of the change"
-            return f"{', '.join(facts[:MOST_FACTS])}; {part}"
+            shares = sorted(min(1.0, max(0.0, one.explanation.share or 0.0)) for one in self.views)
+            ends = " to ".join(dict.fromkeys(view.share(shares[at]) for at in (0, -1)))
+            return f"{', '.join(facts[:MOST_FACTS])}; traced kernels explain {ends} of the change"
         reasons = {one.cause for one in self.views}
         cause = self.first.cause
         return f"{self.first.id}: {cause}" if cause and len(reasons) > 1 else cause
@@ -249,6 +246,8 @@ def _beside(run_view: RunView, moved: Group) -> Iterator[Step]:
         diff = f"git diff {' '.join(shas)}{f' -- {folder}' if folder else ''}"
         link = "" if run.is_dirty else view.web(run.remote, base, run.commit)
         yield Step("see what changed in its source", diff, link)
+    if moved.mark.word == "slower":
+        yield Step("repair it, then measure again", moved.command)
 
 
 def _accepted(run_view: RunView, tones: set[str]) -> Iterator[Step]:
