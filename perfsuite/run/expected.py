@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from msgspec.structs import replace
 
@@ -50,9 +51,9 @@ MOST_SOURCES = 3
 # What was measured so is nothing to compare later runs with, unless somebody names it.
 AWAY = frozenset({Word.SLOWER, Word.ENVIRONMENT})
 # Seconds for what follows the last measurement, for the kernels of a variant that is new, and of
-# all, and until ranks are ready. A gang takes as long as so many others. A first guess weighs as
-# much as so many seconds of measuring. On a GPU such a share of what changed is measured in pairs.
-REPORT_S, TRACE_S, TRACES_S, RANKS_S, GANG, AT_FIRST_S, DOUBTED = 4.0, 0.5, 10.0, 4.0, 2, 4.0, 0.1
+# all, and until ranks are ready. A gang takes as long as so many others. On a GPU such a share of
+# what changed is measured in pairs.
+REPORT_S, TRACE_S, TRACES_S, RANKS_S, GANG, DOUBTED = 4.0, 0.5, 10.0, 4.0, 2, 0.1
 # What was said is kept every few seconds, of a long run more seldom.
 SAID_S, SAID_SHARE = 5.0, 0.03
 # A command that names more by their ids is no use on a terminal: it names cases.
@@ -100,7 +101,8 @@ class Forecast:
         self._units, self._limit, self._looks = units, limit, looks_of(run.settings)
         built, count = built_in(run.facts.device), run.settings.processes
         self._first_s = built.process_s * count / (1 + count)
-        self._due_s, self._took_s = defaultdict[str, float](float), defaultdict[str, float](float)
+        # How much longer than planned each took, by kind: few take ten times as long.
+        self._off = defaultdict[str, list[float]](list)
         self.said = list[tuple[float, float]]()
         # By variant, and whether it is in pairs, of which it has so many.
         self._known_s = dict[tuple[str, bool], float]()
@@ -152,8 +154,8 @@ class Forecast:
         """Learn what a variant took; return the seconds that are left."""
         is_pair = (result.variant, True) in self._planned
         kind = self._kind(key := (result.variant, is_pair))
-        self._due_s[kind] += self._planned.pop(key, 0.0)
-        self._took_s[kind] += result.wall_s * (1 + is_pair)
+        if due_s := self._planned.pop(key, 0.0):
+            self._off[kind].append(result.wall_s * (1 + is_pair) / due_s)
         self._begun[result.variant] = len(result.evidence)
         if result.variant in self._gangs:
             self._gangs.clear()
@@ -164,8 +166,7 @@ class Forecast:
         left_s, off = self._later_s + RANKS_S * bool(self._gangs), 1.0
         # Compilers are off by their own share; pairs as all that is timed, until they are known.
         for kind, first in (("exact", 1.0), ("alone", 1.0), ("pair", 0.0)):
-            off = AT_FIRST_S * (first or off) + self._took_s[kind]
-            off /= AT_FIRST_S + self._due_s[kind]
+            off = median([first or off, *self._off[kind]])
             planned_s = sum(s for key, s in self._planned.items() if self._kind(key) == kind)
             left_s += planned_s * off / self._units
         left_s = min(left_s, self._limit.left_s())
