@@ -417,7 +417,7 @@ def test_what_a_health_field_says_of_a_metric_is_its_sample(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     names = ("time_us", "sm_clock_mhz", "power_w", "temperature_c")
-    monkeypatch.setattr(measure, "OWN_METRICS", names)
+    monkeypatch.setattr("perfsuite.model.OWN_METRICS", names)
 
     class Cold(Scripted):
         def health(self) -> Health:

@@ -61,9 +61,9 @@ CORE_PATH = (
 # when this was written may not grow: each step lowers its number, and drops it at the limit.
 CORE_ALARM = 9_700
 TODAY = {
-    "core": 14_541,
+    "core": 14_432,
     "features": 4_020,
-    "core path": 5_276,
+    "core path": 5_231,
     "tests": 15_998,
     "modules": 86,
 }

@@ -23,21 +23,9 @@ from cuda.bindings import driver
 from msgspec.structs import replace
 
 from perfsuite.boundary import DeviceError, PerfError
-from perfsuite.devices import tensors
+from perfsuite.devices import protocol, tensors
 from perfsuite.devices.nvml import HealthWatch, Nvml, arch_of, together, visible_arch
 from perfsuite.devices.plain import compilers
-from perfsuite.devices.protocol import (
-    Arguments,
-    Fn,
-    Gang,
-    Group,
-    Loaded,
-    PlainContext,
-    Sample,
-    Sets,
-    capture,
-    graph_kernels,
-)
 from perfsuite.devices.sass import plain_ptx, triton_kernels, triton_loaded
 from perfsuite.gpu import INCLUDED, stream
 from perfsuite.model import DeviceFacts, Health, Regime
@@ -55,10 +43,10 @@ Dim = int | tuple[int, ...]
 
 
 @dataclass(slots=True)
-class CudaContext(PlainContext):
+class CudaContext(protocol.PlainContext):
     """A builder's context on a GPU; ``loaded`` returns each kernel that it compiled."""
 
-    loaded: list[Callable[[], Loaded]] = field(default_factory=list)
+    loaded: list[Callable[[], protocol.Loaded]] = field(default_factory=list)
 
     def load_cuda(
         self, path: str | Path, name: str, *, options: Sequence[str] = ()
@@ -76,7 +64,7 @@ class CudaContext(PlainContext):
 
     def count_kernels(self, launch: Callable[[], Any]) -> float:
         """Return the kernels, copies and fills in a graph of one launch."""
-        return graph_kernels(capture(launch))
+        return protocol.graph_kernels(protocol.capture(launch))
 
 
 class CudaKernel:
@@ -154,7 +142,7 @@ def _kernel(path: str, name: str, arch: str, options: tuple[str, ...]) -> CudaKe
 
 
 @cache
-def _loaded(path: str, name: str, arch: str, options: tuple[str, ...]) -> Loaded:
+def _loaded(path: str, name: str, arch: str, options: tuple[str, ...]) -> protocol.Loaded:
     """Return what a kernel is compiled to: a second time, since a kernel does not keep it."""
 
     def made(kind: str) -> core.ObjectCode:
@@ -164,7 +152,9 @@ def _loaded(path: str, name: str, arch: str, options: tuple[str, ...]) -> Loaded
     lowered = ptx.symbol_mapping.get(name, name)
     symbol = lowered.decode() if isinstance(lowered, bytes) else str(lowered)
     text = plain_ptx(bytes(ptx.code).decode().rstrip("\0"), symbol)
-    return Loaded(name, symbol, text, lambda: bytes(made("cubin").code), file=path, options=options)
+    return protocol.Loaded(
+        name, symbol, text, lambda: bytes(made("cubin").code), file=path, options=options
+    )
 
 
 def _program(path: str, arch: str, options: tuple[str, ...]) -> core.Program:
@@ -282,7 +272,7 @@ class Stopwatch:
         self._stamp, self._advance, self._spin = (
             CudaKernel(code.get_kernel(name)) for name in (STAMP, ADVANCE, SPIN)
         )
-        self.empty = Sample(0.0, 0.0)
+        self.empty = protocol.Sample(0.0, 0.0)
         replay = self.captured(lambda: None)
         self.reset()
         for _ in range(EMPTY_SAMPLES):
@@ -293,7 +283,7 @@ class Stopwatch:
         if not good:
             raise DeviceError("stamps do not reach every SM", remedy="report this GPU and driver")
         middle_us = statistics.median(s.time_us for s in good)
-        self.empty = Sample(middle_us, statistics.median(s.cycles for s in good))
+        self.empty = protocol.Sample(middle_us, statistics.median(s.cycles for s in good))
 
     def reset(self) -> None:
         """Start at the first row, with no stamps in any."""
@@ -335,7 +325,7 @@ class Stopwatch:
             gc.enable()
         return cast("Callable[[], None]", graph.replay)
 
-    def read(self, count: int) -> list[Sample]:
+    def read(self, count: int) -> list[protocol.Sample]:
         """Return the first ``count`` rows; a row whose stamps missed an SM has NaN as its time."""
         return [self._read(row) for row in self._rows[:count].cpu().unbind(0)]
 
@@ -343,13 +333,13 @@ class Stopwatch:
         where: tuple[Any, ...] = (self._rows, self._cursor, which, self._slots)
         self._stamp(self.sms, THREADS, *where, shared_bytes=self._shared)
 
-    def _read(self, row: torch.Tensor) -> Sample:
+    def _read(self, row: torch.Tensor) -> protocol.Sample:
         seen = (row[0, :, 0] > 0) & (row[1, :, 0] > 0)
         if int(seen.sum()) != self.sms:
-            return Sample(float("nan"))
+            return protocol.Sample(float("nan"))
         elapsed = (row[1, seen] - row[0, seen]).double().median(dim=0).values
         time_us = float(elapsed[1]) / 1e3 - self.empty.time_us
-        return Sample(time_us, float(elapsed[0]) - self.empty.cycles)
+        return protocol.Sample(time_us, float(elapsed[0]) - self.empty.cycles)
 
 
 # The device.
@@ -387,7 +377,7 @@ class CudaDevice(tensors.TensorDevice):
     traced = staticmethod(tensors.gpu_kernels)
     shown = staticmethod(tensors.shown)
 
-    def __init__(self, *, seed: int = 0, gang: Gang | None = None) -> None:
+    def __init__(self, *, seed: int = 0, gang: protocol.Gang | None = None) -> None:
         if not torch.cuda.is_available():
             remedy = "check the driver and that this torch is a CUDA build, or use cpu"
             raise DeviceError("torch sees no CUDA GPU", remedy=remedy)
@@ -403,7 +393,7 @@ class CudaDevice(tensors.TensorDevice):
         # Random padding: two processes should not share their addresses' luck.
         self._padding = torch.empty((1 + seed % 61) << 18, dtype=torch.uint8, device="cuda")
         self._watch = Stopwatch(self._stream, self.arch, self._gang.line_up)
-        self._own: list[Callable[[], Loaded]] = []
+        self._own: list[Callable[[], protocol.Loaded]] = []
         self._compiled_before = triton_kernels()
 
     # The stamps are compiled for the workers.
@@ -453,7 +443,9 @@ class CudaDevice(tensors.TensorDevice):
             remedy = "run the variant alone under compute-sanitizer"
             raise DeviceError(what, remedy=remedy) from error
 
-    def group(self, fn: Fn, sets: Sets, launches: int, *, backend: str) -> Group:
+    def group(
+        self, fn: protocol.Fn, sets: protocol.Sets, launches: int, *, backend: str
+    ) -> protocol.Group:
         """Make a group: "graph" (a loop where capture fails), "loop", or "host"."""
         returned: list[Any] = []
 
@@ -483,12 +475,12 @@ class CudaDevice(tensors.TensorDevice):
         return CudaGroup(lambda: self._watch.stamped(issue), launches, "loop")
 
     def sample(
-        self, group: Group, count: int, *, regime: Regime, spin_us: float, flush: bool
-    ) -> list[Sample]:
+        self, group: protocol.Group, count: int, *, regime: Regime, spin_us: float, flush: bool
+    ) -> list[protocol.Sample]:
         """Time the group ``count`` times between stamps, the empty window taken off."""
         self._health.seen = []
         self._foreign = []
-        samples: list[Sample] = []
+        samples: list[protocol.Sample] = []
         for start in range(0, count, ROWS):
             rows = min(ROWS, count - start)
             if group.backend == "host":
@@ -498,7 +490,7 @@ class CudaDevice(tensors.TensorDevice):
         self.busy_s += sum(sample.time_us for sample in samples if sample.time_us > 0) / 1e6
         return samples
 
-    def joins_streams(self, group: Group) -> bool:
+    def joins_streams(self, group: protocol.Group) -> bool:
         """Say whether all that a launch starts ends before the measuring stream does."""
         if group.backend == "graph":  # no capture ends while a stream has not joined
             return True
@@ -506,7 +498,7 @@ class CudaDevice(tensors.TensorDevice):
         waits = self._stream.synchronize, torch.cuda.synchronize
         return joins_streams(group, self._watch.spin, *waits, self._gang.agree)
 
-    def again(self, group: Group, fn: Fn, arguments: Arguments) -> Any:
+    def again(self, group: protocol.Group, fn: protocol.Fn, arguments: protocol.Arguments) -> Any:
         """Replay a graph, and return what the last launch in it writes; else launch."""
         if not isinstance(group, CudaGroup) or group.backend != "graph":
             return fn(*arguments)
@@ -518,7 +510,7 @@ class CudaDevice(tensors.TensorDevice):
         foreign = max(self._foreign, default=None)
         return replace(together(self._health.seen), foreign_percent=foreign)
 
-    def energy_j(self, group: Group, time_s: float) -> float | None:
+    def energy_j(self, group: protocol.Group, time_s: float) -> float | None:
         """Return what NVML's counter of energy says one launch took.
 
         A batch is always queued behind the one that runs, so that the GPU never waits for the host.
@@ -543,7 +535,7 @@ class CudaDevice(tensors.TensorDevice):
             return None
         return (after - before) / count / group.launches
 
-    def peak_bytes(self, fn: Fn, inputs: Arguments) -> int | None:
+    def peak_bytes(self, fn: protocol.Fn, inputs: protocol.Arguments) -> int | None:
         """Return what torch's allocator held at most during one launch, beyond the inputs."""
         torch.cuda.synchronize()
         held = torch.cuda.memory_allocated()
@@ -552,7 +544,7 @@ class CudaDevice(tensors.TensorDevice):
         torch.cuda.synchronize()
         return int(torch.cuda.max_memory_allocated() - held)
 
-    def loaded(self) -> list[Loaded]:
+    def loaded(self) -> list[protocol.Loaded]:
         """Return what NVRTC and Triton compiled since the device was opened."""
         return [*(own() for own in self._own), *triton_loaded(self._compiled_before)]
 
@@ -562,20 +554,20 @@ class CudaDevice(tensors.TensorDevice):
         self._health.close()
         self._nvml.close()
 
-    def _host_sample(self, group: Group, *, flush: bool) -> Sample:
+    def _host_sample(self, group: protocol.Group, *, flush: bool) -> protocol.Sample:
         if flush:
             self._flush()
         torch.cuda.synchronize()
         self._gang.meet()
         start = time.perf_counter_ns()
         group()
-        sample = Sample((time.perf_counter_ns() - start) / 1e3)
+        sample = protocol.Sample((time.perf_counter_ns() - start) / 1e3)
         self._health.note()
         return sample
 
     def _stamped_samples(
-        self, group: Group, rows: int, regime: Regime, *, spin_us: float, flush: bool
-    ) -> list[Sample]:
+        self, group: protocol.Group, rows: int, regime: Regime, *, spin_us: float, flush: bool
+    ) -> list[protocol.Sample]:
         self._watch.reset()
         in_flight = 0
         for _ in range(rows):

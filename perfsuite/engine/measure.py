@@ -12,30 +12,12 @@ from inspect import signature
 from numbers import Real
 from typing import Any
 
+from perfsuite import model
 from perfsuite.boundary import CaseError, DisturbedError, WrongResultError, is_measurable, shown
 from perfsuite.devices.protocol import KERNELS, Device, count_kernels
 from perfsuite.engine.calibrate import Plan, planned, settle
 from perfsuite.engine.check import SEEDS, Checked, Recheck, check, marked, play
 from perfsuite.engine.trace import artefact_of
-from perfsuite.model import (
-    DEVICE_TIME,
-    ENERGY,
-    OWN_METRICS,
-    PEAK_BYTES,
-    Axes,
-    Block,
-    Buildable,
-    Case,
-    Evidence,
-    Health,
-    Inspection,
-    Regime,
-    Sampling,
-    Scenario,
-    Settings,
-    Work,
-    Workload,
-)
 
 VOIDED_MOST = 0.2
 BAD_REASONS = frozenset({"hw_slowdown", "hw_thermal", "hw_power_brake", "ecc_error"})
@@ -60,20 +42,20 @@ class Session:
     """
 
     device: Device
-    case: Case
-    axes: Axes
-    settings: Settings
+    case: model.Case
+    axes: model.Axes
+    settings: model.Settings
     seed: int
     check_seed: int = 0
     announce: Callable[[str], object] = lambda _phase: None
-    built: Buildable | None = None
+    built: model.Buildable | None = None
     plan: Plan | None = None
-    work: Work | None = None
+    work: model.Work | None = None
     # What its evidence will say.
     phases_s: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     exact: dict[str, float] = field(default_factory=dict)
-    blocks: list[Block] = field(default_factory=list)
+    blocks: list[model.Block] = field(default_factory=list)
     told: dict[str, Any] = field(default_factory=dict)
     # What the check found and allowed, and what a scenario is expected to serve.
     checked: Checked = field(default_factory=Checked)
@@ -96,13 +78,13 @@ class Session:
             self.work = self.case.work(**self.axes) if self.case.work else None
         self._is_first = is_thorough
         with self.phase("check"):
-            if isinstance(built, Inspection):  # there is nothing to time
+            if isinstance(built, model.Inspection):  # there is nothing to time
                 self.exact.update(self._inspect(built))
                 self.told = {"backend": "counted"}
                 return
             # A scenario's seed is that of all processes and runs: a trace of its own would be
             # another workload.
-            if isinstance(built, Scenario):  # the check warms it up
+            if isinstance(built, model.Scenario):  # the check warms it up
                 seed = self.settings.seed
                 self._note(check(self.device, built, seed=seed, is_thorough=is_thorough))
                 self.told["backend"] = "played"
@@ -113,7 +95,7 @@ class Session:
                 self.checked = marked(self.device, built, seed=self.check_seed)
             inputs = built.make_inputs(self.device.rng(self.seed * SEEDS))
             if (peak := self.device.peak_bytes(built.fn, inputs)) is not None:
-                self.exact[PEAK_BYTES.name] = float(peak)
+                self.exact[model.PEAK_BYTES.name] = float(peak)
             if built.exact is not None:
                 taken = inputs if signature(built.exact).parameters else ()
                 self.exact.update(self._declared(built.exact(*taken)))
@@ -130,7 +112,7 @@ class Session:
 
         Raises as ``check`` does. Ranks compare if one of them has another result.
         """
-        if not isinstance(self.built, Workload):
+        if not isinstance(self.built, model.Workload):
             return
         with self.phase("check"):
             is_other = known is None or not known.mark or known.mark != self.checked.mark
@@ -141,30 +123,30 @@ class Session:
     def launches(self, sets: int) -> list[Callable[[], object]]:
         """Build, and return a call for each input set that launches the variant once."""
         match self._build():
-            case Workload() as workload:
+            case model.Workload() as workload:
                 rngs = (self.device.rng(self.seed + index) for index in range(sets))
                 return [partial(workload.fn, *workload.make_inputs(rng)) for rng in rngs]
-            case Scenario() as scenario:
+            case model.Scenario() as scenario:
                 return [partial(scenario.play, self.seed)]
             case inspection:
                 return [inspection.read]
 
-    def _build(self) -> Buildable:
+    def _build(self) -> model.Buildable:
         case = self.case
         built = case.build(self.device.context(self.seed), **self.axes)
-        if not isinstance(built, (Workload, Inspection, Scenario)):
+        if not isinstance(built, (model.Workload, model.Inspection, model.Scenario)):
             raise CaseError(
                 f"the builder returned {built!r}, no Workload, Inspection or Scenario",
                 remedy="return perfsuite.Workload(fn=..., make_inputs=..., reference=..., ...)",
             )
-        if isinstance(built, Inspection) != (case.regime is Regime.EXACT):
+        if isinstance(built, model.Inspection) != (case.regime is model.Regime.EXACT):
             raise CaseError(
                 f"a {type(built).__name__} cannot be measured as {case.regime.value}",
                 remedy="an Inspection needs regime=Regime.EXACT, and nothing else has it",
             )
         return built
 
-    def _inspect(self, inspection: Inspection) -> dict[str, float]:
+    def _inspect(self, inspection: model.Inspection) -> dict[str, float]:
         """Return the metrics read, once they agree with the reference and the mistake does not."""
         found = self._declared(inspection.read())
         expected = self._declared(inspection.reference()) if inspection.reference else found
@@ -203,7 +185,7 @@ class Session:
 
     # Calibrated: how it is to be sampled.
 
-    def prepare(self, known: Sampling | None = None) -> Sampling | None:
+    def prepare(self, known: model.Sampling | None = None) -> model.Sampling | None:
         """Calibrate and settle, after a check if there was none; raises as that does.
 
         Samples as ``known`` says unless that cannot be, and returns how. None where that is no
@@ -211,19 +193,19 @@ class Session:
         """
         if self.built is None:
             self.check()
-        if self.settings.check_only or not isinstance(self.built, Workload):
+        if self.settings.check_only or not isinstance(self.built, model.Workload):
             return None
         with self.phase("calibrate"):
             self.plan = plan = planned(self, self.built, known)
-        chosen = Sampling(plan.group.launches, len(plan.sets))
+        chosen = model.Sampling(plan.group.launches, len(plan.sets))
         self.told |= {"launches": chosen.launches, "sets": chosen.sets, "pace": plan.pace}
         self.told["backend"] = plan.group.backend
         with self.phase("settle"):
             self.told["settled"] = settle(self, plan)
-        if self.case.regime is Regime.SUSTAINED and not self.case.ranks:
+        if self.case.regime is model.Regime.SUSTAINED and not self.case.ranks:
             with self.phase("energy"):
                 if joules := self.device.energy_j(plan.group, ENERGY_S):
-                    self._once[ENERGY.name] = (joules,)
+                    self._once[model.ENERGY.name] = (joules,)
         return chosen
 
     # Sampled.
@@ -238,7 +220,7 @@ class Session:
             if is_paired or count < self.plan.blocks:
                 with self.timed("measure"):
                     self._take(self.plan)
-        elif isinstance(self.built, Scenario) and (is_paired or count < self.settings.rounds):
+        elif isinstance(self.built, model.Scenario) and (is_paired or count < self.settings.rounds):
             # One more play as long as the last may be too much, on any rank.
             times_us = [time_us for block in self.blocks for time_us in block.time_us]
             expected_us = sum((*times_us, *times_us[-1:]))
@@ -249,7 +231,7 @@ class Session:
     def _take(self, plan: Plan) -> None:
         device = self.device
         # Bring the clock to where it was before other workers measured.
-        left_us = LEAD_IN_US if self.case.regime is Regime.SUSTAINED else 0.0
+        left_us = LEAD_IN_US if self.case.regime is model.Regime.SUSTAINED else 0.0
         while device.agree(left_us) > 0:
             spent_us = sum(s.time_us for s in plan.sample(plan.samples) if s.time_us > 0)
             left_us -= max(spent_us, plan.samples * self.settings.sample_us)
@@ -285,8 +267,8 @@ class Session:
         if plan.beside is not None:
             own = plan.beside.sample(plan.beside.samples)
             times = tuple(s.time_us / plan.beside.group.launches for s in own if s.time_us > 0)
-            metrics |= {DEVICE_TIME.name: times} if times else {}
-        block = Block(
+            metrics |= {model.DEVICE_TIME.name: times} if times else {}
+        block = model.Block(
             time_us=tuple(s.time_us / launches for s in good),
             cycles=tuple(s.cycles / launches for s in good if 0 < s.cycles < math.inf),
             voided=voided + len(samples) - len(good),
@@ -296,7 +278,7 @@ class Session:
         )
         self.blocks.append(block)
 
-    def _play(self, scenario: Scenario) -> None:
+    def _play(self, scenario: model.Scenario) -> None:
         """Play once: a play may hold many requests."""
         started = time.monotonic()
         # What was right once may be wrong on a warm cache, or when a graph is replayed.
@@ -307,7 +289,7 @@ class Session:
         self.told["error"] = comparison.known_error
         health = self.device.health()
         metrics = _told(health) | {name: (value,) for name, value in self._declared(found).items()}
-        block = Block(time_us=(time_us,), start_s=started, health=health, metrics=metrics)
+        block = model.Block(time_us=(time_us,), start_s=started, health=health, metrics=metrics)
         self.blocks.append(block)
 
     # Checked again, and told.
@@ -319,14 +301,14 @@ class Session:
                 self._recheck()
 
     def _recheck(self) -> None:
-        if self.plan is not None and isinstance(self.built, Workload):
+        if self.plan is not None and isinstance(self.built, model.Workload):
             Recheck(self, self.built, self.plan).run()
 
-    def finish(self) -> Evidence:
+    def finish(self) -> model.Evidence:
         """Return all that this process has to say about the variant."""
         # One process is enough: what it compiled is the same in all, and PTX takes a second time.
         artefact = artefact_of(self.device) if self._is_first else ""
-        return Evidence(
+        return model.Evidence(
             slot=0,
             seed=self.seed,
             blocks=tuple(self.blocks),
@@ -358,9 +340,9 @@ class Session:
                 self.phases_s[name] = round(total_s, 6)
 
 
-def _told(health: Health) -> dict[str, tuple[float, ...]]:
+def _told(health: model.Health) -> dict[str, tuple[float, ...]]:
     """Return what a device's health says of the core's metrics, each in the field of its name."""
-    told = {name: getattr(health, name, None) or 0.0 for name in OWN_METRICS}
+    told = {name: getattr(health, name, None) or 0.0 for name in model.OWN_METRICS}
     return {name: (value,) for name, value in told.items() if 0 < value < math.inf}
 
 

@@ -10,19 +10,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
-from perfsuite.model import (
-    Axes,
-    Beats,
-    Case,
-    Claim,
-    Need,
-    Record,
-    Scalar,
-    Tier,
-    Workload,
-)
+from perfsuite import model
 
-Values = Mapping[str, Scalar | Sequence[Scalar]]
+Values = Mapping[str, model.Scalar | Sequence[model.Scalar]]
 Points = Values | Sequence[Values]
 Function = Callable[..., Any]
 # The axis that names implementations.
@@ -31,7 +21,7 @@ IMPL = "impl"
 OF_WORKLOAD = ("tolerance", "captures", "rotates", "in_place", "flops", "rate_dtype")
 
 
-def grid(points: Points) -> Iterator[dict[str, Scalar]]:
+def grid(points: Points) -> Iterator[dict[str, model.Scalar]]:
     """Yield the bindings that points stand for: each mapping is a product of its values."""
     for each in (points,) if isinstance(points, Mapping) else points:
         values = [v if isinstance(v, (list, tuple, range)) else (v,) for v in each.values()]
@@ -39,7 +29,7 @@ def grid(points: Points) -> Iterator[dict[str, Scalar]]:
             yield dict(zip(each, bound, strict=True))
 
 
-class Implementation(Record, frozen=True, kw_only=True):
+class Implementation(model.Record, frozen=True, kw_only=True):
     """One implementation of an operator: what it needs, from which tier on it runs, what it beats.
 
     ``function(*inputs, *, axes...)`` is one launch. One whose first parameter is named ``ctx`` is
@@ -48,9 +38,9 @@ class Implementation(Record, frozen=True, kw_only=True):
 
     name: str
     function: Function
-    needs: tuple[Need, ...] = ()
-    tier: Tier = Tier.SMOKE
-    beats: tuple[Beats, ...] = ()
+    needs: tuple[model.Need, ...] = ()
+    tier: model.Tier = model.Tier.SMOKE
+    beats: tuple[model.Beats, ...] = ()
 
 
 class Operator:
@@ -61,7 +51,7 @@ class Operator:
     """
 
     def __init__(
-        self, inputs: Function, points: Mapping[Tier, Points], fields: dict[str, Any]
+        self, inputs: Function, points: Mapping[model.Tier, Points], fields: dict[str, Any]
     ) -> None:
         self._inputs, self._points = inputs, points
         self._of_workload = {name: fields.pop(name) for name in OF_WORKLOAD if name in fields}
@@ -100,9 +90,9 @@ class Operator:
         function: Function | None = None,
         *,
         name: str = "",
-        needs: Iterable[Need] = (),
-        tier: str = Tier.SMOKE,
-        beats: Beats | Iterable[Beats] = (),
+        needs: Iterable[model.Need] = (),
+        tier: str = model.Tier.SMOKE,
+        beats: model.Beats | Iterable[model.Beats] = (),
     ) -> Function:
         """Take a function as an implementation, by its name or ``name``; see ``Implementation``."""
         if function is None:
@@ -110,9 +100,9 @@ class Operator:
         named = name or function.__name__.removeprefix("_")
         if named in self.implementations:
             raise ValueError(f"operator {self.name!r} has two implementations named {named!r}")
-        claims = (beats,) if isinstance(beats, Beats) else tuple(beats)
+        claims = (beats,) if isinstance(beats, model.Beats) else tuple(beats)
         self.implementations[named] = Implementation(
-            name=named, function=function, needs=tuple(needs), tier=Tier(tier), beats=claims
+            name=named, function=function, needs=tuple(needs), tier=model.Tier(tier), beats=claims
         )
         return function
 
@@ -132,7 +122,7 @@ class Operator:
         other.place = next((each.function for each in implementations), self._inputs)
         return other
 
-    def declared(self) -> list[Case | Claim]:
+    def declared(self) -> list[model.Case | model.Claim]:
         """Return the case, and what its implementations are expected to beat."""
         if not (self._reference and self.implementations):
             lacks = "implementation" if self._reference else "reference"
@@ -147,7 +137,7 @@ class Operator:
         fields = {"doc": self._inputs.__doc__ or "", **self._fields, "needs": needs}
         made = _case(self.build, (*_axes_of(self._inputs), IMPL), self._all(), fields)
         claims = [
-            Claim(
+            model.Claim(
                 name=f"{beats.name or self.name}_{each.name}",
                 case=self.name,
                 faster={IMPL: each.name},
@@ -160,7 +150,7 @@ class Operator:
         ]
         return [made, *claims]
 
-    def _all(self) -> Iterator[tuple[Tier, Axes]]:
+    def _all(self) -> Iterator[tuple[model.Tier, model.Axes]]:
         each_point = [(t, p) for t, points in self._points.items() for p in grid(points)]
         for tier, point in each_point:
             for name in [point[IMPL]] if IMPL in point else self.implementations:
@@ -168,19 +158,19 @@ class Operator:
                     known = ", ".join(self.implementations)
                     what = f"a point of operator {self.name!r} names impl={name!r}"
                     raise ValueError(f"{what}; it has {known}")
-                yield max(tier, each.tier, key=[*Tier].index), {**point, IMPL: each.name}
+                yield max(tier, each.tier, key=[*model.Tier].index), {**point, IMPL: each.name}
 
-    def launch(self, ctx: Any, **axes: Scalar) -> Function:
+    def launch(self, ctx: Any, **axes: model.Scalar) -> Function:
         """Return what launches one binding, called with inputs."""
         chosen = self.implementations[str(axes[IMPL])].function
         launch = _bound(chosen, axes)
         is_builder = "ctx" in [*inspect.signature(chosen).parameters][:1]
         return cast("Function", launch(ctx)) if is_builder else launch
 
-    def build(self, ctx: Any, **axes: Scalar) -> Workload:
+    def build(self, ctx: Any, **axes: model.Scalar) -> model.Workload:
         """Return the workload of one binding."""
         launch = self.launch(ctx, **axes)
-        return Workload(
+        return model.Workload(
             fn=launch,
             make_inputs=_bound(self._inputs, axes),
             reference=_bound(self._reference or launch, axes),
@@ -205,22 +195,22 @@ def operator(
     ``rate_dtype``. Bytes are those of inputs and outputs unless ``work`` says otherwise; with a
     ``rate_dtype`` and neither ``flops`` nor ``work``, torch counts the reference's operations.
     """
-    points = {Tier.SMOKE: smoke, Tier.NIGHTLY: nightly, Tier.FULL: full}
+    points = {model.Tier.SMOKE: smoke, model.Tier.NIGHTLY: nightly, model.Tier.FULL: full}
     return lambda inputs: Operator(inputs, points, fields)
 
 
 def case(
     *, smoke: Points = (), nightly: Points = (), full: Points = (), **fields: Any
-) -> Callable[[Function], Case]:
+) -> Callable[[Function], model.Case]:
     """Make a case of a builder, ``build(ctx, *, axes...)``, where ``operator`` is not enough.
 
     It returns a ``Workload``, ``Inspection`` or ``Scenario``. Points are those of ``operator``.
     """
     if "axes" in fields:
         return partial(_by_axes, smoke=smoke, full=full, fields=fields)
-    points = {Tier.SMOKE: smoke, Tier.NIGHTLY: nightly, Tier.FULL: full}
+    points = {model.Tier.SMOKE: smoke, model.Tier.NIGHTLY: nightly, model.Tier.FULL: full}
 
-    def wrap(build: Function) -> Case:
+    def wrap(build: Function) -> model.Case:
         every = ((tier, each) for tier, some in points.items() for each in grid(some))
         return _case(build, _axes_of(build), every, fields)
 
@@ -230,13 +220,13 @@ def case(
 def _case(
     build: Function,
     axes: Iterable[str],
-    points: Iterable[tuple[Tier, Axes]],
+    points: Iterable[tuple[model.Tier, model.Axes]],
     fields: dict[str, Any],
-) -> Case:
+) -> model.Case:
     """Return a case of ``points``, which come tier by tier: the first that lists one has it."""
     fields = {"name": build.__name__, "doc": build.__doc__ or "", **fields}
     names = tuple(dict.fromkeys(axes))
-    bound: dict[tuple[tuple[type, Scalar], ...], tuple[Tier, Axes]] = {}
+    bound: dict[tuple[tuple[type, model.Scalar], ...], tuple[model.Tier, model.Axes]] = {}
     for tier, point in points:
         if set(point) != set(names):
             what = f"a point of case {fields['name']!r} binds {', '.join(point) or 'no axis'}"
@@ -248,10 +238,10 @@ def _case(
     }
     points = tuple(bound.values())
     values = {name: tuple(dict.fromkeys(point[name] for _, point in points)) for name in names}
-    return Case(build=build, axes=values, points=points, **fields)
+    return model.Case(build=build, axes=values, points=points, **fields)
 
 
-def _by_axes(build: Function, *, smoke: Any, full: Any, fields: dict[str, Any]) -> Case:
+def _by_axes(build: Function, *, smoke: Any, full: Any, fields: dict[str, Any]) -> model.Case:
     """Make a case as packs of API 1 declare it: products of axes, and what is left out of them."""
     told = "case(axes=...) goes with API 3: list the points of each tier, as operator says"
     with suppress(DeprecationWarning):  # where warnings are errors an old pack would be none
@@ -259,8 +249,12 @@ def _by_axes(build: Function, *, smoke: Any, full: Any, fields: dict[str, Any]) 
     fields = {"only": None, **fields}
     axes, only = map(fields.pop, ("axes", "only"))
 
-    def points() -> Iterator[tuple[Tier, Axes]]:
-        for tier, some in ((Tier.SMOKE, smoke), (Tier.NIGHTLY, {}), (Tier.FULL, full)):
+    def points() -> Iterator[tuple[model.Tier, model.Axes]]:
+        for tier, some in (
+            (model.Tier.SMOKE, smoke),
+            (model.Tier.NIGHTLY, {}),
+            (model.Tier.FULL, full),
+        ):
             for each in grid({name: [*values] for name, values in {**axes, **dict(some)}.items()}):
                 if not only or only(**each):
                     yield tier, each
@@ -274,7 +268,7 @@ def _axes_of(function: Function) -> tuple[str, ...]:
     return tuple(each.name for each in others if each.kind is not each.VAR_KEYWORD)
 
 
-def _bound(function: Function, axes: Axes) -> Function:
+def _bound(function: Function, axes: model.Axes) -> Function:
     """Return a function with the axes that it names by keyword, or all where it takes any."""
     found = inspect.signature(function).parameters.values()
     named = {each.name for each in found if each.kind is each.KEYWORD_ONLY}

@@ -24,48 +24,7 @@ import pluggy
 from msgspec import Struct
 from msgspec.structs import replace
 
-from perfsuite import API_VERSION, boundary, hooks
-from perfsuite.boundary import (
-    MAGNITUDE,
-    MOST_WHOLE,
-    NAME_CHARACTERS,
-    TEXT_CHARACTERS,
-    PackError,
-    PerfError,
-    StoreError,
-    UsageError,
-    is_measurable,
-    plain,
-    shown,
-)
-from perfsuite.model import (
-    BUILT_IN_DEVICES,
-    NAME,
-    NOISY,
-    OWN_METRICS,
-    VALUE,
-    Accelerator,
-    Axes,
-    Case,
-    CaseInfo,
-    Claim,
-    ClaimInstance,
-    Declared,
-    Kernel,
-    Need,
-    Pack,
-    Ratio,
-    Regime,
-    Run,
-    Scalar,
-    Section,
-    Tier,
-    Tree,
-    Variant,
-    Work,
-    format_value,
-    variant_id,
-)
+from perfsuite import API_VERSION, boundary, hooks, model
 from perfsuite.packs.declare import Implementation, Operator
 from perfsuite.packs.find import GROUP, Fault
 from perfsuite.store.codec import convert, encode, read_json, read_stored
@@ -89,20 +48,20 @@ HEAVY = "torch"
 class LoadedPack:
     """An imported pack with its kernels, which have its name before theirs; its cases by name."""
 
-    pack: Pack
-    cases: Mapping[str, Case]
-    claims: tuple[Claim, ...]
+    pack: model.Pack
+    cases: Mapping[str, model.Case]
+    claims: tuple[model.Claim, ...]
     operators: Mapping[str, Operator]
 
 
-def load_pack(name: str, origin: str, kernels: Sequence[Kernel] | None = ()) -> LoadedPack:
+def load_pack(name: str, origin: str, kernels: Sequence[model.Kernel] | None = ()) -> LoadedPack:
     """Import a pack and return what it declares; whatever is wrong with it is a ``PackError``.
 
     ``kernels`` are those of all packs, for a pack that wants them; with None, which says that they
     are not known yet, such a pack is not asked for its cases. Runs the pack's code, so only in the
     catalogue child, a worker or a pack author's own test.
     """
-    source = Pack(name=name, origin=origin)
+    source = model.Pack(name=name, origin=origin)
     provider = _imported(source)
     hook = _hooks_of(source, provider)
 
@@ -124,7 +83,7 @@ def load_pack(name: str, origin: str, kernels: Sequence[Kernel] | None = ()) -> 
         return found
 
     own = [
-        *returned(hook.perf_kernels, Kernel, "perfsuite.Kernel objects", many=True),
+        *returned(hook.perf_kernels, model.Kernel, "perfsuite.Kernel objects", many=True),
         *_recorded(source, provider),
     ]
     _check_each(source, "kernel", own, _of_kernel)
@@ -134,7 +93,11 @@ def load_pack(name: str, origin: str, kernels: Sequence[Kernel] | None = ()) -> 
     if kernels is not None or not wants:
         what, given = "cases (builders decorated with @perfsuite.case) and claims", kernels or ()
         declared = returned(
-            hook.perf_cases, Case | Claim | Operator, what, many=True, kernels=tuple(given)
+            hook.perf_cases,
+            model.Case | model.Claim | Operator,
+            what,
+            many=True,
+            kernels=tuple(given),
         )
         operators = {each.name: each for each in declared if isinstance(each, Operator)}
         what = "a mapping of cases, such as compute.softmax, to perfsuite.Implementation objects"
@@ -142,15 +105,19 @@ def load_pack(name: str, origin: str, kernels: Sequence[Kernel] | None = ()) -> 
         note, others = _of_others(source, theirs)
         source = replace(source, note=note)
         declared = list(_spelled_out(source, [*declared, *others]))
-    cases = {each.name: each for each in declared if isinstance(each, Case)}
-    claims = tuple(each for each in declared if isinstance(each, Claim))
-    _check_each(source, "case", (each for each in declared if isinstance(each, Case)), _of_case)
+    cases = {each.name: each for each in declared if isinstance(each, model.Case)}
+    claims = tuple(each for each in declared if isinstance(each, model.Claim))
+    _check_each(
+        source, "case", (each for each in declared if isinstance(each, model.Case)), _of_case
+    )
     _check_each(source, "claim", claims, lambda claim: _of_claim(claim, cases))
     module = returned(
         hook.perf_controller, str | None, "the name of a module, in words that import takes"
     )
     device = returned(
-        hook.perf_device, Accelerator | None, "a perfsuite.Accelerator, or None where there is none"
+        hook.perf_device,
+        model.Accelerator | None,
+        "a perfsuite.Accelerator, or None where there is none",
     )
     pack = replace(
         source,
@@ -167,10 +134,10 @@ def load_pack(name: str, origin: str, kernels: Sequence[Kernel] | None = ()) -> 
 class Recorded(Struct, frozen=True, forbid_unknown_fields=True):
     """The kernels of a pack, as its file of them says: files are relative to its package."""
 
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[model.Kernel, ...]
 
 
-def _recorded(source: Pack, package: Any) -> Iterator[Kernel]:
+def _recorded(source: model.Pack, package: Any) -> Iterator[model.Kernel]:
     """Yield what the file in the pack's package lists, if it is a package and there is one."""
     for folder in map(Path, getattr(package, "__path__", ())):
         file, where = folder / RECORDED, str(folder / RECORDED)
@@ -180,14 +147,14 @@ def _recorded(source: Pack, package: Any) -> Iterator[Kernel]:
             kernels = convert(found, Recorded, where=where).kernels
         except OSError as error:
             raise source.refuse(f"{where} cannot be read: {error.strerror}") from error
-        except StoreError as error:
+        except boundary.StoreError as error:
             what = f"{error.what} ({error.where})"
             raise source.refuse(what, remedy=error.remedy) from error
         for each in kernels:
             yield replace(each, file=str(folder / each.file)) if each.file else each
 
 
-def _spelled_out(source: Pack, declared: Iterable[Any]) -> Iterator[Case | Claim]:
+def _spelled_out(source: model.Pack, declared: Iterable[Any]) -> Iterator[model.Case | model.Claim]:
     """Yield cases and claims, those of an operator in its place."""
     for each in declared:
         if not isinstance(each, Operator):
@@ -200,7 +167,7 @@ def _spelled_out(source: Pack, declared: Iterable[Any]) -> Iterator[Case | Claim
 
 
 def _of_others(
-    source: Pack, theirs: Mapping[str, Sequence[Implementation]]
+    source: model.Pack, theirs: Mapping[str, Sequence[Implementation]]
 ) -> tuple[str, list[Operator]]:
     """Return other packs' operators, with this pack's implementations in place of theirs.
 
@@ -222,7 +189,7 @@ def _of_others(
     return f"{' and '.join(absent)} not installed: {what}" if absent else "", found
 
 
-def _imported(source: Pack) -> Any:
+def _imported(source: model.Pack) -> Any:
     """Return the module, or the object, that the pack registers."""
     kind, _, value = source.origin.partition(":")
     if kind not in {"module", "file"} or not value:
@@ -255,11 +222,11 @@ def _manager(specs: Any, provider: object, name: str) -> pluggy.PluginManager:
     return manager
 
 
-def _hooks_of(source: Pack, provider: Any) -> Any:
+def _hooks_of(source: model.Pack, provider: Any) -> Any:
     """Register the provider with a manager of its own; refuse hooks that nobody would call."""
     stated = getattr(provider, "PERFSUITE_API", 1)
     if stated not in range(1, API_VERSION + 1):
-        what = f"it states PERFSUITE_API = {shown(stated)}, and this perfsuite knows 1"
+        what = f"it states PERFSUITE_API = {boundary.shown(stated)}, and this perfsuite knows 1"
         raise source.refuse(f"{what} to {API_VERSION}", remedy="install a newer perfsuite")
     remedy = (
         f"mark hooks with @perfsuite.hookimpl: {', '.join(HOOKS)}. perfsuite.hooks has "
@@ -296,12 +263,12 @@ def told(error: BaseException) -> str:
 
 
 def _check_each(
-    source: Pack, kind: str, declared: Iterable[Any], faults: Callable[[Any], Iterable[Fault]]
+    source: model.Pack, kind: str, declared: Iterable[Any], faults: Callable[[Any], Iterable[Fault]]
 ) -> None:
     """Raise ``PackError`` for the first that does not hold, or has the name of one before."""
     seen = set()
     for each in declared:
-        at = f"{kind} {shown(each.name)}"
+        at = f"{kind} {boundary.shown(each.name)}"
         source.check(at, faults(each))
         key = getattr(each, "case", ""), each.name
         if key in seen:
@@ -310,10 +277,10 @@ def _check_each(
         seen.add(key)
 
 
-def _of_case(case: Case) -> Iterator[Fault]:
+def _of_case(case: model.Case) -> Iterator[Fault]:
     doc = case.doc
     names = (case.name, *case.axes, *case.tags, *(m.unit for m in case.metrics))
-    yield from _of_texts(names, NAME_CHARACTERS)
+    yield from _of_texts(names, boundary.NAME_CHARACTERS)
     yield from _of_texts((doc, case.source, *(budget.reason for budget in case.budgets)))
     if not doc.strip() and sys.flags.optimize < NO_DOCSTRINGS:
         yield "the case has no docstring", "say in the builder's docstring what is measured"
@@ -332,45 +299,48 @@ def _of_case(case: Case) -> Iterator[Fault]:
     yield from _of_needs(case.needs)
 
 
-def _of_axis(case: Case, axis: str) -> Iterator[Fault]:
+def _of_axis(case: model.Case, axis: str) -> Iterator[Fault]:
     """Yield values that no id can carry, and those that would give two variants one id."""
     if axis in RESERVED:
         what = f"axis {axis!r} has a reserved name"
         yield what, f"rename it; {', '.join(RESERVED)} mean other things in a selection"
-    first: dict[str, Scalar] = {}
+    first: dict[str, model.Scalar] = {}
     for value in case.axes[axis]:
-        is_number = isinstance(value, (int, float)) and is_measurable(value)
-        if not (isinstance(value, str) or is_number) or not VALUE.match(format_value(value)):
-            what = f"axis {axis!r} has the value {shown(value)}, a {type(value).__name__}"
-            yield what, f"use str, bool or finite numbers that match {VALUE.pattern}"
-        text = format_value(value)
-        yield from _of_texts((text,), NAME_CHARACTERS)
+        is_number = isinstance(value, (int, float)) and boundary.is_measurable(value)
+        if not (isinstance(value, str) or is_number) or not model.VALUE.match(
+            model.format_value(value)
+        ):
+            what = f"axis {axis!r} has the value {boundary.shown(value)}, a {type(value).__name__}"
+            yield what, f"use str, bool or finite numbers that match {model.VALUE.pattern}"
+        text = model.format_value(value)
+        yield from _of_texts((text,), boundary.NAME_CHARACTERS)
         if type(first.setdefault(text, value)) is not type(value):
             what = f"axis {axis!r} has two values that read {text!r}"
             yield what, "give it the same type in all tiers"
 
 
-def _of_texts(texts: Iterable[Any], most: int = TEXT_CHARACTERS) -> Iterator[Fault]:
+def _of_texts(texts: Iterable[Any], most: int = boundary.TEXT_CHARACTERS) -> Iterator[Fault]:
     """Yield texts that would garble or flood a terminal or a page."""
     for text in texts:
+        told = boundary.shown(text)
         if not isinstance(text, str):
-            yield f"{shown(text)} is of a wrong type, {type(text).__name__}", "write a text"
+            yield f"{told} is of a wrong type, {type(text).__name__}", "write a text"
         elif len(text) > most:
-            yield f"the text {shown(text)} has {len(text)} characters, more than {most}", "cut it"
-        elif plain(text, most=most) != text:
-            yield f"the text {shown(text)} has control characters", "leave them out"
+            yield f"the text {told} has {len(text)} characters, more than {most}", "cut it"
+        elif boundary.plain(text, most=most) != text:
+            yield f"the text {told} has control characters", "leave them out"
 
 
-def _of_metric(case: Case, metric: str, what: str) -> Iterator[Fault]:
+def _of_metric(case: model.Case, metric: str, what: str) -> Iterator[Fault]:
     """Yield a metric that neither the case has nor perfsuite takes of it: nothing would hold it."""
-    own = () if case.regime == Regime.EXACT else OWN_METRICS
+    own = () if case.regime == model.Regime.EXACT else model.OWN_METRICS
     known = (*own, *(metric.name for metric in case.metrics))
     if metric not in known:
         remedy = f"declare it in metrics=..., or name one of {', '.join(known) or 'those it has'}"
-        yield f"{what} is about the metric {shown(metric)}, which its case lacks", remedy
+        yield f"{what} is about the metric {boundary.shown(metric)}, which its case lacks", remedy
 
 
-def _of_needs(needs: Sequence[Need]) -> Iterator[Fault]:
+def _of_needs(needs: Sequence[model.Need]) -> Iterator[Fault]:
     for need in needs:
         if need.kind not in NEEDS:
             yield f"unknown kind of need {need.kind!r}", f"use {', '.join(NEEDS)}"
@@ -380,18 +350,19 @@ def _of_needs(needs: Sequence[Need]) -> Iterator[Fault]:
             yield f"need gpus {need.value!r} is no number", "write gpus(2)"
 
 
-def _of_claim(claim: Claim, cases: Mapping[str, Case]) -> Iterator[Fault]:
-    if not NAME.match(claim.name):
-        yield f"claim name {shown(claim.name)} must match {NAME.pattern}", "rename it"
-    yield from _of_texts((claim.name,), NAME_CHARACTERS)
+def _of_claim(claim: model.Claim, cases: Mapping[str, model.Case]) -> Iterator[Fault]:
+    if not model.NAME.match(claim.name):
+        name = boundary.shown(claim.name)
+        yield f"claim name {name} must match {model.NAME.pattern}", "rename it"
+    yield from _of_texts((claim.name,), boundary.NAME_CHARACTERS)
     yield from _of_texts((claim.source,))
     if claim.case not in cases:
         yield f"unknown case {claim.case!r}", f"use one of {', '.join(cases)}"
-    if not is_measurable(claim.by):
-        yield f"by is {shown(claim.by)}", "name a finite ratio"
+    if not boundary.is_measurable(claim.by):
+        yield f"by is {boundary.shown(claim.by)}", "name a finite ratio"
     yield from _of_needs(claim.needs)
     case = cases[claim.case]
-    if claim.metric in NOISY:
+    if claim.metric in model.NOISY:
         remedy = "leave metric=... out for the time, or name another"
         yield f"a claim is about an exact metric, and {claim.metric} has noise", remedy
     if claim.metric:
@@ -406,8 +377,8 @@ def _of_claim(claim: Claim, cases: Mapping[str, Case]) -> Iterator[Fault]:
             yield what, f"use one of {', '.join(map(repr, dict.fromkeys(known)))}"
 
 
-def _of_kernel(kernel: Kernel) -> Iterator[Fault]:
-    yield from _of_texts((kernel.name,), NAME_CHARACTERS)
+def _of_kernel(kernel: model.Kernel) -> Iterator[Fault]:
+    yield from _of_texts((kernel.name,), boundary.NAME_CHARACTERS)
     if not kernel.function:
         yield "the kernel names no function", "give the function's name"
     if kernel.file and not (Path(kernel.file).is_absolute() and Path(kernel.file).is_file()):
@@ -430,26 +401,26 @@ class Listing(Struct, frozen=True):
     packs, None as long as they are not known.
     """
 
-    source: Pack
-    tier: Tier
+    source: model.Pack
+    tier: model.Tier
     heavy: tuple[str, ...]
     paths: tuple[str, ...]
-    tree: Tree | None = None
-    kernels: tuple[Kernel, ...] | None = None
+    tree: model.Tree | None = None
+    kernels: tuple[model.Kernel, ...] | None = None
 
 
-def list_pack(asked: Listing, loaded: LoadedPack) -> Pack:
+def list_pack(asked: Listing, loaded: LoadedPack) -> model.Pack:
     """Expand a loaded pack's cases and claims; what its own formulas raise is a ``PackError``."""
-    variants: dict[str, list[Variant]] = {}
-    canaries: dict[str, list[Variant]] = defaultdict(list)
-    ceilings: dict[str, list[Variant]] = defaultdict(list)
+    variants: dict[str, list[model.Variant]] = {}
+    canaries: dict[str, list[model.Variant]] = defaultdict(list)
+    ceilings: dict[str, list[model.Variant]] = defaultdict(list)
     for case in loaded.cases.values():
         each = _Expanded(loaded.pack, case)
         variants[case.name] = list(each.variants(asked.tier))
         for device, bound in case.canary.items():
             axes = {axis: bound[axis] for axis in case.axes}
-            canaries[device].append(each.variant(axes, Tier.FULL))
-        every = list(each.variants(Tier.FULL)) if case.ceilings else []
+            canaries[device].append(each.variant(axes, model.Tier.FULL))
+        every = list(each.variants(model.Tier.FULL)) if case.ceilings else []
         for name, shows in case.ceilings.items():
             shown_by = (one for one in every if each.called(shows, one.axes, f"ceilings[{name!r}]"))
             ceilings[name].extend(shown_by)
@@ -468,14 +439,14 @@ def list_pack(asked: Listing, loaded: LoadedPack) -> Pack:
 class _Expanded:
     """A case of a pack, and what its formulas say of its bindings."""
 
-    def __init__(self, source: Pack, case: Case) -> None:
+    def __init__(self, source: model.Pack, case: model.Case) -> None:
         self.source, self.case = source, case
         operator = getattr(case.build, "__self__", None)
         build: Any = operator.place if isinstance(operator, Operator) else case.build
         build = inspect.unwrap(getattr(build, "func", build))
         code = getattr(build, "__code__", None)
-        self._info = CaseInfo(
-            **{name: getattr(case, name) for name in Declared.__struct_fields__},
+        self._info = model.CaseInfo(
+            **{name: getattr(case, name) for name in model.Declared.__struct_fields__},
             pack=source.name,
             doc=inspect.cleandoc(case.doc),
             file=_place(code.co_filename) if code else "",
@@ -484,38 +455,41 @@ class _Expanded:
         )
         try:
             read_json(encode(self._info), where=case.name)
-        except StoreError as error:  # a budget or threshold that no run file could hold
+        except boundary.StoreError as error:  # a budget or threshold that no run file could hold
             at, remedy = f"case {case.name!r}", "correct the case"
             raise source.refuse(error.what, remedy=remedy, at=at) from error
 
-    def variants(self, tier: Tier) -> Iterator[Variant]:
+    def variants(self, tier: model.Tier) -> Iterator[model.Variant]:
         """Yield the variants of a tier; each tier contains those before."""
-        for each in [*Tier][: [*Tier].index(tier) + 1]:
+        for each in [*model.Tier][: [*model.Tier].index(tier) + 1]:
             for own, axes in self.case.points:
                 if own is each:
                     yield self.variant(axes, own)
 
-    def variant(self, axes: Axes, tier: Tier) -> Variant:
+    def variant(self, axes: model.Axes, tier: model.Tier) -> model.Variant:
         """Return a binding as a variant."""
         case = self.case
         work: Any = self.called(case.work, axes, "work") if case.work else None
-        is_work = isinstance(work, Work) and all(
-            map(is_measurable, (work.read_bytes, work.write_bytes, work.flops, work.kernels))
+        is_work = isinstance(work, model.Work) and all(
+            map(
+                boundary.is_measurable,
+                (work.read_bytes, work.write_bytes, work.flops, work.kernels),
+            )
         )
         if work is not None and not is_work:
-            told = f"returned {shown(work, most=TEXT_CHARACTERS)}"
-            remedy = f"return a perfsuite.Work with numbers of at most {MAGNITUDE:g}"
+            told = f"returned {boundary.shown(work, most=boundary.TEXT_CHARACTERS)}"
+            remedy = f"return a perfsuite.Work with numbers of at most {boundary.MAGNITUDE:g}"
             raise self._refused("work", axes, told, remedy)
         size: Any = self.called(case.memory_bytes, axes, "memory_bytes") if case.memory_bytes else 0
-        if not isinstance(size, (int, float)) or not 0 <= size <= MOST_WHOLE:
+        if not isinstance(size, (int, float)) or not 0 <= size <= boundary.MOST_WHOLE:
             remedy = "return the bytes of memory one process of the variant needs"
-            raise self._refused("memory_bytes", axes, f"returned {shown(size)}", remedy)
-        name = variant_id(self.source.name, case.name, axes)
-        return Variant(
+            raise self._refused("memory_bytes", axes, f"returned {boundary.shown(size)}", remedy)
+        name = model.variant_id(self.source.name, case.name, axes)
+        return model.Variant(
             id=name, case=self._info, axes=axes, tier=tier, work=work, memory_bytes=int(size)
         )
 
-    def called(self, formula: Callable[..., T], axes: Axes, part: str) -> T:
+    def called(self, formula: Callable[..., T], axes: model.Axes, part: str) -> T:
         """Call a formula of the case; what it raises is the pack's error."""
         try:
             return formula(**axes)
@@ -523,13 +497,15 @@ class _Expanded:
             told = f"raised {type(error).__name__}: {error}"
             raise self._refused(part, axes, told, f"correct the case's {part}") from error
 
-    def _refused(self, part: str, axes: Axes, told: str, remedy: str) -> PackError:
+    def _refused(self, part: str, axes: model.Axes, told: str, remedy: str) -> boundary.PackError:
         bound = ", ".join(f"{axis}={value!r}" for axis, value in axes.items())
         at = f"case {self.case.name!r}"
         return self.source.refuse(f"{part}({bound}) {told}", remedy=remedy, at=at)
 
 
-def _instances(variants: Sequence[Variant], claim: Claim) -> Iterator[ClaimInstance]:
+def _instances(
+    variants: Sequence[model.Variant], claim: model.Claim
+) -> Iterator[model.ClaimInstance]:
     """Yield the claim once per binding of the other axes whose two variants both exist."""
     ids = {tuple(variant.axes.values()): variant.id for variant in variants}
     for variant in variants:
@@ -541,9 +517,9 @@ def _instances(variants: Sequence[Variant], claim: Claim) -> Iterator[ClaimInsta
         if than is None or not is_meant:
             continue
         others = {axis: value for axis, value in axes.items() if axis not in claim.faster}
-        yield ClaimInstance(
-            **{name: getattr(claim, name) for name in Ratio.__struct_fields__},
-            id=variant_id(case.pack, f"{case.name}:{claim.name}", others),
+        yield model.ClaimInstance(
+            **{name: getattr(claim, name) for name in model.Ratio.__struct_fields__},
+            id=model.variant_id(case.pack, f"{case.name}:{claim.name}", others),
             pack=case.pack,
             faster=variant.id,
             than=than,
@@ -568,7 +544,7 @@ class Listeners:
     is whole before.
     """
 
-    def __init__(self, packs: Sequence[Pack]) -> None:
+    def __init__(self, packs: Sequence[model.Pack]) -> None:
         self.notes: list[str] = []
         self._hooks: dict[str, pluggy.PluginManager] = {}
         self._silenced: set[tuple[str, str]] = set()
@@ -577,7 +553,7 @@ class Listeners:
                 with self._contained(pack.name, f"module {pack.controller!r}"):
                     self._hooks[pack.name] = _listening(pack)
 
-    def tell(self, run: Run) -> None:
+    def tell(self, run: model.Run) -> None:
         """Tell of each result and each verdict of a run, in a copy: a hook may change its own."""
         if not self._hooks:
             return
@@ -590,11 +566,11 @@ class Listeners:
             variant = variants[verdict.variant]
             self._call("perf_verdict", verdict=verdict, variant=variant, run=run)
 
-    def sections(self, run: Run) -> tuple[Section, ...]:
+    def sections(self, run: model.Run) -> tuple[model.Section, ...]:
         """Return what packs add to the report of a run."""
         if not self._hooks:
             return ()
-        found: list[Section] = []
+        found: list[model.Section] = []
         self._call("perf_report_section", lambda each: found.extend(_cut(each)), run=deepcopy(run))
         return tuple(found)
 
@@ -617,13 +593,13 @@ class Listeners:
         except BaseException as error:  # noqa: BLE001 - a pack costs no run
             self._silenced.add((pack, what))
             try:
-                why = error.what if isinstance(error, PerfError) else told(error)
+                why = error.what if isinstance(error, boundary.PerfError) else told(error)
             except BaseException as broken:  # noqa: BLE001 - it may be unable to say what it is
                 why = f"{type(error).__name__}: it cannot say why ({type(broken).__name__})"
-            self.notes.append(plain(f"pack {pack}, {what}: {plain(why)}"))
+            self.notes.append(boundary.plain(f"pack {pack}, {what}: {boundary.plain(why)}"))
 
 
-def _listening(pack: Pack) -> pluggy.PluginManager:
+def _listening(pack: model.Pack) -> pluggy.PluginManager:
     # Last of all: nothing of a pack may stand before what pytest and its plugins import.
     if pack.folder and pack.folder not in sys.path:
         sys.path.append(pack.folder)
@@ -639,25 +615,25 @@ def _listening(pack: Pack) -> pluggy.PluginManager:
     return _manager(hooks.Controller, module, pack.name)
 
 
-def _cut(returned: Section | Sequence[Section]) -> Iterator[Section]:
+def _cut(returned: model.Section | Sequence[model.Section]) -> Iterator[model.Section]:
     """Yield the sections that a hook returned, each with as much as a page has room for."""
-    for section in (returned,) if isinstance(returned, Section) else returned:
-        if not isinstance(section, Section):
+    for section in (returned,) if isinstance(returned, model.Section) else returned:
+        if not isinstance(section, model.Section):
             raise TypeError(f"returned {section!r}, which is no perfsuite.Section")
         table, room = list[tuple[str, ...]](), boundary.PAGE_CHARACTERS
         for row in (section.columns, *section.rows):
-            table.append(tuple(map(plain, row)))
+            table.append(tuple(map(boundary.plain, row)))
             room -= 1 + sum(map(len, table[-1]))
             if room < 0:
                 break
-        text = plain(section.text, most=boundary.PAGE_CHARACTERS)
+        text = boundary.plain(section.text, most=boundary.PAGE_CHARACTERS)
         if len(table) <= len(section.rows):
             text += f" The table ends after {len(table) - 1} of {len(section.rows)} rows."
-        title = plain(section.title, most=NAME_CHARACTERS)
-        yield Section(title=title, text=text, columns=table[0], rows=tuple(table[1:]))
+        title = boundary.plain(section.title, most=boundary.NAME_CHARACTERS)
+        yield model.Section(title=title, text=text, columns=table[0], rows=tuple(table[1:]))
 
 
-def chosen_accelerator(device: str, packs: Iterable[Pack]) -> Accelerator | None:
+def chosen_accelerator(device: str, packs: Iterable[model.Pack]) -> model.Accelerator | None:
     """Return the device of a pack that is meant by ``device``; None where it is a built-in one.
 
     ``auto`` means the first that this machine has, by name. ``UsageError`` for a name that nothing
@@ -668,14 +644,14 @@ def chosen_accelerator(device: str, packs: Iterable[Pack]) -> Accelerator | None
     if device == "auto":
         return next((each for each, _ in known if each.units and each.is_automatic), None)
     named = [(each, owner) for each, owner in known if each.name == device]
-    if not named and device in BUILT_IN_DEVICES:
+    if not named and device in model.BUILT_IN_DEVICES:
         return None
-    names = sorted({*BUILT_IN_DEVICES, *(each.name for each, _ in known)})
+    names = sorted({*model.BUILT_IN_DEVICES, *(each.name for each, _ in known)})
     what = f"unknown device {device!r}"
     remedy = f"choose auto, {', '.join(names)}; a pack brings more, if it can be listed"
     if len(named) > 1:
         what = f"two packs bring a device {device!r}: {' and '.join(own for _, own in named)}"
         remedy = "choose one of the packs with --perf-packs"
     if len(named) != 1:
-        raise UsageError(what, where="--perf-device", remedy=remedy)
+        raise boundary.UsageError(what, where="--perf-device", remedy=remedy)
     return named[0][0]

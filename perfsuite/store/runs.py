@@ -21,22 +21,9 @@ from typing import Any, Self
 
 from msgspec.structs import asdict, replace
 
+from perfsuite import model
 from perfsuite.boundary import StoreError
-from perfsuite.model import (
-    CaseInfo,
-    ClaimInstance,
-    ClaimVerdict,
-    LeftOut,
-    Record,
-    Result,
-    Run,
-    Source,
-    Trace,
-    Variant,
-    VariantRun,
-    Verdict,
-    Word,
-)
+from perfsuite.store import files
 from perfsuite.store.codec import (
     convert,
     damaged,
@@ -45,17 +32,6 @@ from perfsuite.store.codec import (
     read_stored,
     round_digits,
     take_schema,
-)
-from perfsuite.store.files import (
-    Closable,
-    checked_name,
-    listed,
-    locked,
-    opened,
-    read,
-    refusing,
-    replace_file,
-    unpacked,
 )
 
 RUN_SCHEMA, REFERENCES_SCHEMA = "perfsuite.run/1", "perfsuite.reference/1"
@@ -68,35 +44,35 @@ _START_DIGITS = 4  # of a second: finer than any block
 _SECOND = "%Y%m%d-%H%M%S"
 
 
-class Plan(Record, frozen=True):
+class Plan(model.Record, frozen=True):
     """The line behind the header: what is to be measured."""
 
-    variants: tuple[Variant, ...]
-    instances: tuple[ClaimInstance, ...]
-    canaries: tuple[Variant, ...]
-    sources: Mapping[str, Source] = {}
+    variants: tuple[model.Variant, ...]
+    instances: tuple[model.ClaimInstance, ...]
+    canaries: tuple[model.Variant, ...]
+    sources: Mapping[str, model.Source] = {}
 
 
-class Judged(Record, frozen=True):
+class Judged(model.Record, frozen=True):
     """The line behind the last result: what is said of them."""
 
-    verdicts: tuple[Verdict, ...]
-    claims: tuple[ClaimVerdict, ...]
+    verdicts: tuple[model.Verdict, ...]
+    claims: tuple[model.ClaimVerdict, ...]
     notes: tuple[str, ...]
     units: Mapping[str, str]
     phases_s: Mapping[str, float]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[model.LeftOut, ...]
     forecasts: tuple[tuple[float, float], ...] = ()
 
 
-class End(Record, frozen=True):
+class End(model.Record, frozen=True):
     """The last line."""
 
     finished: str
     wall_s: float
 
 
-class References(Record, frozen=True):
+class References(model.Record, frozen=True):
     """By SKU and unit: the run that each variant is compared with, where one was named."""
 
     units: Mapping[str, Mapping[str, str]] = {}
@@ -104,7 +80,7 @@ class References(Record, frozen=True):
 
 # What the judged line of older files has, and nothing reads.
 RETIRED = frozenset({"shift", "environments"})
-PARTS: dict[str, type[Record]] = {"plan": Plan, "judged": Judged, "end": End}
+PARTS: dict[str, type[model.Record]] = {"plan": Plan, "judged": Judged, "end": End}
 # What is no part of another line stands in the header.
 LATER = {name for part in PARTS.values() for name in part.__struct_fields__}
 
@@ -113,12 +89,12 @@ def _line(kind: str, values: Mapping[str, Any]) -> bytes:
     return encode({"kind": kind, **values}) + b"\n"
 
 
-def _start_lines(run: Run) -> bytes:
+def _start_lines(run: model.Run) -> bytes:
     """Return the header and the plan; the plan names each case once, not a thousand times."""
     header = {name: getattr(run, name) for name in run.__struct_fields__ if name not in LATER}
-    cases: dict[str, CaseInfo] = {}
+    cases: dict[str, model.CaseInfo] = {}
 
-    def without_case(variant: Variant) -> dict[str, Any]:
+    def without_case(variant: model.Variant) -> dict[str, Any]:
         name = f"{variant.pack}.{variant.case.name}"
         cases[name] = variant.case
         return {**asdict(variant), "case": name}
@@ -133,13 +109,13 @@ def _start_lines(run: Run) -> bytes:
     return _line("header", {"schema": RUN_SCHEMA, **header}) + _line("plan", plan)
 
 
-def end_lines(run: Run) -> bytes:
+def end_lines(run: model.Run) -> bytes:
     """Return the lines that end a finished run."""
     judged = {name: getattr(run, name) for name in Judged.__struct_fields__}
     return _line("judged", judged) + _line("end", asdict(End(run.finished, run.wall_s)))
 
 
-def read_run(data: bytes, *, where: str) -> Run:
+def read_run(data: bytes, *, where: str) -> model.Run:
     """Return a run from whole lines of its file, be it the first alone.
 
     ``finished`` is empty if it has no end.
@@ -150,25 +126,25 @@ def read_run(data: bytes, *, where: str) -> Run:
     if header.pop("kind", None) != "header":
         raise damaged("not a run file: it begins with no header", place)
     take_schema(header, RUN_SCHEMA, where=place)
-    run = convert(header, Run, where=place)
+    run = convert(header, model.Run, where=place)
     for name in (run.id, *(part.run for part in run.parts)):
-        checked_name(name, "run id", where=place)
-    checked_name(run.sku.slug, "SKU slug", where=place)
-    results: list[Result] = []
-    traces: list[Trace] = []
+        files.checked_name(name, "run id", where=place)
+    files.checked_name(run.sku.slug, "SKU slug", where=place)
+    results: list[model.Result] = []
+    traces: list[model.Trace] = []
     judged: dict[str, Any] = {}
     for number, line in enumerate(lines, 2):
         place = f"{where}, line {number}"
         values = read_json(line, where=where, line=number)
         kind = values.pop("kind", None)
         if kind == "trace":  # what is judged again may be traced before
-            traces.append(convert(values, Trace, where=place))
+            traces.append(convert(values, model.Trace, where=place))
         elif kind == "result" and not run.finished:
-            results.append(convert(values, Result, where=place))
+            results.append(convert(values, model.Result, where=place))
         elif kind == "plan" and not run.finished:
             plan = convert(_with_cases(values, place), Plan, where=place)
             variants, canaries = (
-                tuple(VariantRun(variant=each) for each in some)
+                tuple(model.VariantRun(variant=each) for each in some)
                 for some in (plan.variants, plan.canaries)
             )
             run = replace(run, variants=variants, canaries=canaries)
@@ -187,7 +163,7 @@ def read_run(data: bytes, *, where: str) -> Run:
         raise damaged(str(error), where) from error
 
 
-def _declared(run: Run) -> Run:
+def _declared(run: model.Run) -> model.Run:
     """Return a run whose claims are all declared; raises ValueError if one is not."""
     if lost := {one.claim for one in run.claims} - {one.id for one in run.instances}:
         raise ValueError(f"the run has no claim {min(lost)!r}")
@@ -211,7 +187,7 @@ def is_finished(tail: bytes) -> bool:
     return tail.endswith(b"\n") and last.startswith(b'{"kind":"end",')
 
 
-def _whole(data: bytes, path: Path) -> Run:
+def _whole(data: bytes, path: Path) -> model.Run:
     """Return a run from its file's text; a torn last line is dropped, and noted."""
     end = data.rfind(b"\n") + 1
     run, torn = read_run(data[:end], where=str(path)), len(data) - end
@@ -219,17 +195,17 @@ def _whole(data: bytes, path: Path) -> Run:
     return replace(run, notes=(*run.notes, *note))
 
 
-class RunFile(Closable):
+class RunFile(files.Closable):
     """An append-only run file, locked while it is open.
 
     ``run`` is the run as the file knows it: results so far, notes on what was lost.
     """
 
-    run: Run
+    run: model.Run
 
     def __init__(self, path: Path, *, flags: int = 0, remedy: str) -> None:
         self.path = path
-        with refusing("cannot open the run file", path, remedy=remedy):
+        with files.refusing("cannot open the run file", path, remedy=remedy):
             if flags & os.O_CREAT:
                 path.parent.mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | flags, 0o666)
@@ -244,7 +220,7 @@ class RunFile(Closable):
             ) from error
 
     @classmethod
-    def create(cls, folder: Path, run: Run) -> Self:
+    def create(cls, folder: Path, run: model.Run) -> Self:
         """Start the file of a run in ``folder``/runs with its header and plan."""
         remedy = "make the folder writable, or choose another id if the file exists"
         file = cls(run_path(folder, run.id), flags=os.O_CREAT | os.O_EXCL, remedy=remedy)
@@ -268,8 +244,8 @@ class RunFile(Closable):
         file = cls(path, remedy=remedy)
         with ExitStack() as stack:
             stack.callback(file.close)
-            with refusing("cannot read the run file", path, remedy=remedy):
-                data = read(path)
+            with files.refusing("cannot read the run file", path, remedy=remedy):
+                data = files.read(path)
             if is_finished(data):
                 raise StoreError(
                     "the run is finished; there is nothing to resume",
@@ -281,7 +257,7 @@ class RunFile(Closable):
             stack.pop_all()
         return file
 
-    def append(self, result: Result) -> Result:
+    def append(self, result: model.Result) -> model.Result:
         """Put a result on disk and return it as stored: samples have six digits."""
         evidence = []
         for process in result.evidence:
@@ -301,7 +277,7 @@ class RunFile(Closable):
         self._add(name, stored.variant, "results", stored)
         return stored
 
-    def append_trace(self, trace: Trace) -> None:
+    def append_trace(self, trace: model.Trace) -> None:
         """Put a trace on disk."""
         self._write(_line("trace", asdict(trace)))
         self._add("variants", trace.variant, "traces", trace)
@@ -313,7 +289,7 @@ class RunFile(Closable):
                 runs[place] = replace(one, **{name: (*getattr(one, name), value)})
         self.run = replace(self.run, **{side: tuple(runs)})
 
-    def finish(self, run: Run) -> Run:
+    def finish(self, run: model.Run) -> model.Run:
         """End the file with verdicts, claims, notes and units of ``run``; return it as stored."""
         measured = (*self.run.results, *self.run.aside)
         ended = replace(
@@ -354,22 +330,24 @@ class RunFile(Closable):
 
 def run_path(folder: Path, run_id: str) -> Path:
     """Return where a run's file lies in ``.perfsuite``."""
-    return folder / "runs" / f"{checked_name(run_id, 'run id', where=folder)}.jsonl"
+    return folder / "runs" / f"{files.checked_name(run_id, 'run id', where=folder)}.jsonl"
 
 
-def load_run(path: Path) -> Run:
+def load_run(path: Path) -> model.Run:
     """Return the run of a file, compressed or not; ``finished`` is empty if interrupted."""
     remedy = "name a file from .perfsuite/runs, or copy the run's file here"
-    with refusing("cannot read the run file", path, remedy=remedy):
-        data = unpacked(path)
+    with files.refusing("cannot read the run file", path, remedy=remedy):
+        data = files.unpacked(path)
     return _whole(data, path)
 
 
 def list_runs(folder: Path) -> tuple[Path, ...]:
     """Return the run files of ``.perfsuite``, newest first."""
     place = folder / "runs"
-    with refusing("cannot list the run files", place, remedy="make it a folder that is readable"):
-        names = [name for name in listed(place) if name.endswith(".jsonl")]
+    with files.refusing(
+        "cannot list the run files", place, remedy="make it a folder that is readable"
+    ):
+        names = [name for name in files.listed(place) if name.endswith(".jsonl")]
     return tuple(sorted((place / name for name in names), key=lambda path: path.stem, reverse=True))
 
 
@@ -392,7 +370,7 @@ def next_run_id(folder: Path, now: datetime) -> str:
     return found
 
 
-def clock_notes(run: Run) -> Iterator[str]:
+def clock_notes(run: model.Run) -> Iterator[str]:
     """Say it if a run's id is of a later time than its start, as where the clock was set back."""
     if run.id[:15] > datetime.fromisoformat(run.started).astimezone(UTC).strftime(_SECOND):
         yield (
@@ -406,7 +384,7 @@ def unfinished(folder: Path) -> tuple[Path, ...]:
     found = []
     for path in list_runs(folder):
         # What cannot be read cannot be resumed, and stops no other run; nor can what is locked.
-        with suppress(OSError), opened(path) as file:
+        with suppress(OSError), files.opened(path) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
             if not is_finished(file.read()):
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -419,8 +397,8 @@ def ended_runs(
     *,
     sku: str = "",
     unit: str = "",
-    needs: Callable[[Run], Collection[str]] | None = None,
-) -> Iterator[Run]:
+    needs: Callable[[model.Run], Collection[str]] | None = None,
+) -> Iterator[model.Run]:
     """Yield the finished and measured runs among files, of a SKU (its slug) and unit if given.
 
     A merged run is of all its shards' units. ``needs`` says of a run that has a plan alone which
@@ -428,7 +406,7 @@ def ended_runs(
     be read, since others answer as well; ``load_run`` says what is wrong with it.
     """
     for path in paths:
-        with suppress(StoreError, OSError), opened(path) as file:
+        with suppress(StoreError, OSError), files.opened(path) as file:
             head, where = file.readline(), str(path)
             header = read_run(head, where=where)
             units = {header.facts.unit, *(name for part in header.parts for name in part.units)}
@@ -451,7 +429,7 @@ def _part(data: bytes, names: Collection[str]) -> bytes:
     return b"".join(line for found, line in lines if not found or found[1] in wanted)
 
 
-def last_run(folder: Path, *, sku: str = "", unit: str = "", before: str = "") -> Run | None:
+def last_run(folder: Path, *, sku: str = "", unit: str = "", before: str = "") -> model.Run | None:
     """Return the newest run that ended, of a SKU (its slug) and unit if given, or None.
 
     ``before`` is a run id: only older runs count.
@@ -460,7 +438,7 @@ def last_run(folder: Path, *, sku: str = "", unit: str = "", before: str = "") -
     return next(ended_runs(paths, sku=sku, unit=unit), None)
 
 
-def read_references(folder: Path, run: Run) -> Mapping[str, str]:
+def read_references(folder: Path, run: model.Run) -> Mapping[str, str]:
     """Return which runs ``write_references`` made those that a run's variants are compared with."""
     return _references(folder).units.get(f"{run.sku.slug}/{run.facts.unit}", {})
 
@@ -474,27 +452,27 @@ def is_reference(folder: Path, run_id: str) -> bool:
         return True
     with suppress(StoreError):
         run = load_run(run_path(folder, run_id))
-        return not run.finished or any(verdict.word is Word.NEW for verdict in run.verdicts)
+        return not run.finished or any(verdict.word is model.Word.NEW for verdict in run.verdicts)
     return False
 
 
-def write_references(folder: Path, run: Run, names: Iterable[str]) -> None:
+def write_references(folder: Path, run: model.Run, names: Iterable[str]) -> None:
     """Compare these variants with this run from now on, on its SKU and its shards' units."""
     path, own = folder / _REFERENCES, {run.facts.unit, *(part.facts.unit for part in run.parts)}
     remedy = "make the folder writable; the reference is as it was"
-    with refusing("cannot keep the reference", path, remedy=remedy), locked(folder):
+    with files.refusing("cannot keep the reference", path, remedy=remedy), files.locked(folder):
         units = dict(_references(folder).units)
         chosen = dict.fromkeys(names, run.id)
         for unit in (f"{run.sku.slug}/{each}" for each in own):
             units[unit] = {**units.get(unit, {}), **chosen}
         whole = {"schema": REFERENCES_SCHEMA, "units": units}
         text = json.dumps(whole, indent=2, sort_keys=True)
-        replace_file(path, text.encode("utf-8", "replace") + b"\n")
+        files.replace_file(path, text.encode("utf-8", "replace") + b"\n")
 
 
 def _references(folder: Path) -> References:
     path = folder / _REFERENCES
     remedy = "remove it, and name the reference again: perfsuite baseline reset"
-    with refusing("cannot read which runs are the reference", path, remedy=remedy):
+    with files.refusing("cannot read which runs are the reference", path, remedy=remedy):
         found = read_stored(path, REFERENCES_SCHEMA)
     return convert(found or {}, References, where=str(path))

@@ -9,21 +9,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from perfsuite import model
 from perfsuite.boundary import MESSAGE_BYTES, REPLACEMENT, PerfError, plain
 from perfsuite.engine.check import Checked
 from perfsuite.engine.trace import Anatomy
-from perfsuite.model import (
-    Accelerator,
-    Axes,
-    DeviceFacts,
-    Evidence,
-    Kernel,
-    Pack,
-    Sampling,
-    Settings,
-    Status,
-    Tree,
-)
 from perfsuite.packs.load import Listing
 from perfsuite.store.codec import plain_value
 from perfsuite.store.files import Closable
@@ -61,7 +50,7 @@ class Done(msgspec.Struct, frozen=True, tag=True):
 class Failed(msgspec.Struct, frozen=True, tag=True):
     """From a worker: the variant ended, and why; the worker leaves."""
 
-    status: Status
+    status: model.Status
     reason: str
 
 
@@ -92,20 +81,20 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     pack: str
     origin: str
     case: str
-    axes: Axes
+    axes: model.Axes
     device: str
-    settings: Settings
+    settings: model.Settings
     seed: int = 0
     check_seed: int = 0
     slot: int = 0
     rank: int = 0
     ranks: int = 0
     rendezvous: str = ""
-    kernels: tuple[Kernel, ...] = ()
-    tree: Tree | None = None
-    accelerator: Accelerator | None = None
-    rival: Axes | None = None
-    rival_sampling: Sampling | None = None
+    kernels: tuple[model.Kernel, ...] = ()
+    tree: model.Tree | None = None
+    accelerator: model.Accelerator | None = None
+    rival: model.Axes | None = None
+    rival_sampling: model.Sampling | None = None
 
 
 # What each step takes and what it gives. A server says by itself that it is "up"; the socket and
@@ -119,15 +108,15 @@ STEPS: dict[str, tuple[Any, Any]] = {
     "up": (None, None),
     "fork": (None, int),
     "reap": (tuple[int, float], Ending),
-    "describe": (tuple[str, Accelerator | None], DeviceFacts),
-    "list": (Listing, Pack | str),
+    "describe": (tuple[str, model.Accelerator | None], model.DeviceFacts),
+    "list": (Listing, model.Pack | str),
     "call": (tuple[str, msgspec.Raw], msgspec.Raw),
     "start": (Job, None),
     "check": (bool, tuple[Checked, ...]),
     "match": (tuple[Checked, ...], None),
-    "prepare": (Sampling | None, Sampling | None),
+    "prepare": (model.Sampling | None, model.Sampling | None),
     "measure": (None, None),
-    "finish": (None, tuple[Evidence, ...]),
+    "finish": (None, tuple[model.Evidence, ...]),
     "trace": (tuple[Job, int], Anatomy),
 }
 

@@ -22,21 +22,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from perfsuite import model
 from perfsuite.boundary import CaseError, DeviceError
 from perfsuite.engine.check import Checked
 from perfsuite.engine.trace import Anatomy
-from perfsuite.model import (
-    DeviceFacts,
-    Evidence,
-    Regime,
-    Result,
-    Sampling,
-    Side,
-    Stage,
-    Status,
-    Variant,
-    is_host_timed,
-)
 from perfsuite.store.files import Closable
 from perfsuite.workers.messages import Job
 from perfsuite.workers.process import (
@@ -80,7 +69,7 @@ class Seat:
 
     process: int
     slot: int
-    side: Side = Side.B
+    side: model.Side = model.Side.B
 
 
 def seats_of(
@@ -100,7 +89,7 @@ def seats_of(
         chosen = random.Random(f"{seed}{first or ''}")  # noqa: S311 - an order, not a secret
         sides = "".join(chosen.choice(ORDERS) for _ in range((processes + 1) // 2))
         seats = [
-            Seat(first + number, (2 * (number // 4) + number % 2) % slots, Side(side))
+            Seat(first + number, (2 * (number // 4) + number % 2) % slots, model.Side(side))
             for number, side in enumerate(sides[: 2 * processes])
         ]
     return [tuple(seats[first : first + together]) for first in range(0, len(seats), together)]
@@ -115,15 +104,17 @@ class Work:
     ``sides``. ``found`` has the evidence by variant and side, ``failed`` how a side ended.
     """
 
-    variant: Variant
-    stage: Stage
+    variant: model.Variant
+    stage: model.Stage
     is_compared: bool = False
-    rival: Variant | None = None
+    rival: model.Variant | None = None
     waves: int = 0
     sides: int = 1
     wall_s: float = 0.0
-    found: dict[tuple[str, Side], list[Evidence]] = field(default_factory=lambda: defaultdict(list))
-    failed: dict[Side, EndedError] = field(default_factory=dict)
+    found: dict[tuple[str, model.Side], list[model.Evidence]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    failed: dict[model.Side, EndedError] = field(default_factory=dict)
 
     @property
     def memory_bytes(self) -> int:
@@ -136,11 +127,11 @@ class Work:
         variant = self.variant
         return (variant.pack, variant.case.name, variant.ranks) if variant.is_gang else (self,)
 
-    def hand_over(self, on_result: Callable[[Result], object]) -> None:
+    def hand_over(self, on_result: Callable[[model.Result], object]) -> None:
         """Hand over what was found, side A first; where B failed, nothing that is good."""
-        blank = Result(
+        blank = model.Result(
             variant=self.variant.id,
-            status=Status.OK,
+            status=model.Status.OK,
             stage=self.stage,
             case_version=self.variant.case.version,
             wall_s=round(self.wall_s / max(1, len(self.found)), 6),
@@ -152,7 +143,7 @@ class Work:
         results += [
             doubted(replace(blank, variant=name, side=side, evidence=tuple(evidence)))
             for (name, side), evidence in self.found.items()
-            if not {side, Side.B} & self.failed.keys()
+            if not {side, model.Side.B} & self.failed.keys()
         ]
         for result in sorted(results, key=lambda each: each.side):
             on_result(result)
@@ -170,7 +161,9 @@ class Wave:
     def seats(self) -> tuple[Seat, ...]:
         """The seats that are still to be taken: side B goes on without A, A not without B."""
         failed = self.work.failed
-        return () if Side.B in failed else tuple(s for s in self.planned if s.side not in failed)
+        return (
+            () if model.Side.B in failed else tuple(s for s in self.planned if s.side not in failed)
+        )
 
     @property
     def crews(self) -> list[list[Process]]:
@@ -185,14 +178,14 @@ class Wave:
             self.workers.pop().close(grace_s)
 
 
-def doubted(result: Result) -> Result:
+def doubted(result: model.Result) -> model.Result:
     """Return the result, as disturbed where too many samples were voided, or its processes differ.
 
     Those that were not sampled alike took times of two kinds.
     """
     if len(ways := {str(each.sampling) for each in result.evidence}) > 1:
         reason = f"its processes were not sampled alike: {', '.join(sorted(ways))}"
-        return replace(result, status=Status.DISTURBED, reason=reason)
+        return replace(result, status=model.Status.DISTURBED, reason=reason)
     blocks = [block for process in result.evidence for block in process.blocks]
     voided = sum(block.voided for block in blocks)
     taken = voided + sum(len(block.time_us) for block in blocks)
@@ -200,14 +193,14 @@ def doubted(result: Result) -> Result:
         return result
     notes = [note for process in result.evidence for note in process.notes if "voided" in note]
     reason = f"{voided} of {taken} samples voided ({notes[0] if notes else 'they have no time'})"
-    return replace(result, status=Status.DISTURBED, reason=reason)
+    return replace(result, status=model.Status.DISTURBED, reason=reason)
 
 
 def job_of(
-    variant: Variant,
+    variant: model.Variant,
     setup: Setup,
     *,
-    stage: Stage = Stage.SCREEN,
+    stage: model.Stage = model.Stage.SCREEN,
     seat: Seat = Seat(0, 0),
     **more: Any,
 ) -> Job:
@@ -249,7 +242,7 @@ class Panel(Closable):
 
     def __init__(self, setup: Setup, units: Sequence[str] = ()) -> None:
         self.setup = setup
-        self.samplings: dict[str, Sampling] = {}
+        self.samplings: dict[str, model.Sampling] = {}
         self.compared: frozenset[str] = frozenset()
         self.begun: Mapping[str, int] = {}
         self.is_over: Callable[[], bool] = bool
@@ -267,20 +260,20 @@ class Panel(Closable):
             stack.pop_all()
         self._folder = tempfile.TemporaryDirectory(prefix="perfsuite-")
 
-    def compare(self, sides: Mapping[Side, Code]) -> None:
+    def compare(self, sides: Mapping[model.Side, Code]) -> None:
         """Begin anew with the code of these sides, or of none; also where ``stop`` was called."""
         self.setup, self.compared = changed(self.setup, sides=sides), frozenset()
         self._checked.clear()
         self._is_stopped.clear()
 
     @cached_property
-    def facts(self) -> DeviceFacts:
+    def facts(self) -> model.DeviceFacts:
         """The device, as one of its workers sees it; raises DeviceError."""
         setup = self.setup
         worker = self.slots[0].fork()
         try:
             asked = (setup.device, setup.accelerator)
-            facts: DeviceFacts = worker.do("describe", setup.settings.start_limit_s, asked)
+            facts: model.DeviceFacts = worker.do("describe", setup.settings.start_limit_s, asked)
         except EndedError as ended:
             raise DeviceError(
                 f"device {setup.device!r} cannot be described: {ended.reason}",
@@ -293,11 +286,11 @@ class Panel(Closable):
 
     def measure(
         self,
-        variants: Iterable[Variant],
-        stage: Stage,
+        variants: Iterable[model.Variant],
+        stage: model.Stage,
         *,
         processes: int,
-        on_result: Callable[[Result], object],
+        on_result: Callable[[model.Result], object],
         on_phase: Callable[[str, str], None] = _tell_nobody,
     ) -> None:
         """Measure each variant in fresh processes, whatever becomes of the others.
@@ -310,17 +303,19 @@ class Panel(Closable):
         self._on_phase = on_phase
         self._run(works, processes, on_result)
 
-    def measure_pair(self, variant: Variant, rival: Variant, *, processes: int) -> list[Result]:
+    def measure_pair(
+        self, variant: model.Variant, rival: model.Variant, *, processes: int
+    ) -> list[model.Result]:
         """Measure two variants of a case in the same processes, their blocks in turns.
 
         Returns both results, the rival's last: one, if it ended early, none if it was stopped.
         """
-        results: list[Result] = []
+        results: list[model.Result] = []
         self._on_phase = _tell_nobody
-        self._run([Work(variant, Stage.CONFIRM, rival=rival)], processes, results.append)
+        self._run([Work(variant, model.Stage.CONFIRM, rival=rival)], processes, results.append)
         return results
 
-    def trace(self, variant: Variant, side: Side, *, sets: int) -> Anatomy:
+    def trace(self, variant: model.Variant, side: model.Side, *, sets: int) -> Anatomy:
         """Return what a launch of a variant is made of, or why that is not known.
 
         One worker traces the variants of a side, one after the other, until something else is
@@ -361,7 +356,7 @@ class Panel(Closable):
         self._tracing = None
 
     def _run(
-        self, works: Iterable[Work], processes: int, on_result: Callable[[Result], object]
+        self, works: Iterable[Work], processes: int, on_result: Callable[[model.Result], object]
     ) -> None:
         """Take all waves; hand over the results of each work when its last one is through."""
         self.end_tracing()
@@ -408,7 +403,7 @@ class Panel(Closable):
                 Wave(work, each)
                 for each in seats
                 for work in group
-                if work.is_compared or not is_compared or each[0].side is Side.B
+                if work.is_compared or not is_compared or each[0].side is model.Side.B
             ]
             for wave in waves:
                 wave.work.waves += 1
@@ -435,7 +430,7 @@ class Panel(Closable):
                 # have ended the server. A hang had its time.
                 is_beside = bool(following and following.workers)
                 is_suspect = was_kept or (ended.is_server_lost and is_beside)
-                if not is_suspect or ended.status is Status.TIMED_OUT:
+                if not is_suspect or ended.status is model.Status.TIMED_OUT:
                     raise
                 if following:
                     following.close()
@@ -454,7 +449,7 @@ class Panel(Closable):
         try:
             self._start(wave)
             self._prepare(wave, following)
-            is_screen = work.stage is Stage.SCREEN
+            is_screen = work.stage is model.Stage.SCREEN
             self._on_phase(work.variant.id, "measure" if is_screen else "confirm")
             for turn in range(self._rounds(work)):
                 is_backwards = work.is_compared and turn % 2 == 1
@@ -590,15 +585,15 @@ class Panel(Closable):
         # Sides are compared more finely than two runs are, also where no two processes fit at once.
         is_whole = work.variant.is_gang or work.is_compared
         is_timed = is_whole or "cycles" in self.facts.clocks
-        is_paced = is_timed and work.variant.case.regime is Regime.PACED
-        stage = Stage.CONFIRM if is_whole else work.stage
+        is_paced = is_timed and work.variant.case.regime is model.Regime.PACED
+        stage = model.Stage.CONFIRM if is_whole else work.stage
         # A round of two variants has several blocks of either; alone, a CPU's time decides nothing.
         has_many = not work.rival and (work.is_compared or not self.facts.is_host)
-        by_host = has_many and is_host_timed(self.setup.device, work.variant.case.regime)
+        by_host = has_many and model.is_host_timed(self.setup.device, work.variant.case.regime)
         return self.setup.settings.rounds_of(stage, is_paced=is_paced, by_host=by_host)
 
     def _note(
-        self, work: Work, crew: Sequence[Process], answers: Sequence[tuple[Evidence, ...]]
+        self, work: Work, crew: Sequence[Process], answers: Sequence[tuple[model.Evidence, ...]]
     ) -> None:
         """Note what one process found, or all ranks of it, of a variant and of its rival."""
         units = self._units or [self.facts.unit]
@@ -607,7 +602,7 @@ class Panel(Closable):
             try:
                 whole = merged(parts, work.variant.case.metrics)
             except CaseError as error:
-                raise EndedError(crew[0], Status.ERROR, error.what) from error
+                raise EndedError(crew[0], model.Status.ERROR, error.what) from error
             unit = gang_unit(units[: len(parts)])
             work.found[name, crew[0].side].append(replace(whole, unit=unit))
 

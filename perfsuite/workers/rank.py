@@ -15,20 +15,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from perfsuite import model
 from perfsuite.boundary import CaseError, PerfError, UsageError, from_environment
 from perfsuite.devices.protocol import Device, Gang, automatic, join_elastic, open_device
 from perfsuite.engine.measure import Session
-from perfsuite.model import (
-    BUILT_IN_DEVICES,
-    METRICS,
-    Evidence,
-    Metric,
-    Result,
-    Settings,
-    Status,
-    Tier,
-    Variant,
-)
 from perfsuite.packs.find import discover
 from perfsuite.packs.load import load_pack
 from perfsuite.packs.select import missing_need
@@ -41,7 +31,7 @@ NUMBER = re.compile(r"\d[\d.]*")
 # What the ranks of a gang measured together is one evidence: the slowest rank counts.
 
 
-def merged(ranks: Sequence[Evidence], metrics: Sequence[Metric]) -> Evidence:
+def merged(ranks: Sequence[model.Evidence], metrics: Sequence[model.Metric]) -> model.Evidence:
     """Return the gang's evidence, sample by sample that of the rank which was slowest.
 
     Other metrics are those of the rank that is worst in them; health is rank 0's. Raises
@@ -56,7 +46,7 @@ def merged(ranks: Sequence[Evidence], metrics: Sequence[Metric]) -> Evidence:
             f"the ranks launched differently: blocks, launches, backend, sets are {sorted(steps)}",
             remedy="let the case do the same on all ranks",
         )
-    worst = {m.name: min if m.better == "higher" else max for m in (*METRICS, *metrics)}
+    worst = {m.name: min if m.better == "higher" else max for m in (*model.METRICS, *metrics)}
     exact = _by_name(each.exact for each in ranks)
     phases_s = _by_name(each.phases_s for each in ranks)
     blocks = []
@@ -117,12 +107,14 @@ def gang_unit(units: Iterable[str]) -> str:
 # One rank that torchrun starts, on one node or several.
 
 
-def measure(variant: Variant, origin: str, device_name: str, seed: int = 0) -> Result | None:
+def measure(
+    variant: model.Variant, origin: str, device_name: str, seed: int = 0
+) -> model.Result | None:
     """Measure with the other ranks; rank 0 returns the result. Raises what the variant raises."""
     gang = join_elastic(device_name)
     device = open_device(device_name, seed=seed, gang=gang)
     refuse_misfit(variant, gang, device)
-    settings = Settings()
+    settings = model.Settings()
     case = load_pack(variant.pack, origin).cases[variant.case.name]
     session = Session(device, case, variant.axes, settings, seed)
     session.prepare()
@@ -134,17 +126,17 @@ def measure(variant: Variant, origin: str, device_name: str, seed: int = 0) -> R
     gang.leave()  # not after a failure: the others may wait elsewhere, and torchrun ends them
     if gang.rank:
         return None
-    found = [read(part.encode(), Evidence) for part in parts]
+    found = [read(part.encode(), model.Evidence) for part in parts]
     whole = merged(found, variant.case.metrics)
-    return Result(
+    return model.Result(
         variant=variant.id,
-        status=Status.OK,
+        status=model.Status.OK,
         evidence=(replace(whole, unit=gang_unit(each.unit for each in found)),),
         case_version=variant.case.version,
     )
 
 
-def refuse_misfit(variant: Variant, gang: Gang, device: Device) -> None:
+def refuse_misfit(variant: model.Variant, gang: Gang, device: Device) -> None:
     """Raise UsageError unless the variant is one for these ranks and this device."""
     if gang.ranks != variant.ranks:
         raise UsageError(
@@ -163,7 +155,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("variant", help="its id, as perfsuite list shows it")
     parser.add_argument("--pack", action="append", type=Path, default=[], help="a file or folder")
-    parser.add_argument("--device", default="auto", choices=["auto", *BUILT_IN_DEVICES])
+    parser.add_argument("--device", default="auto", choices=["auto", *model.BUILT_IN_DEVICES])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="write the result to this file")
     given = parser.parse_args(arguments)
@@ -187,14 +179,14 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _found(name: str, extra: Sequence[Path]) -> tuple[Variant, str]:
+def _found(name: str, extra: Sequence[Path]) -> tuple[model.Variant, str]:
     if "WORLD_SIZE" not in os.environ:
         raise UsageError(
             "this is one rank of several, and nothing says which",
             remedy="start it by torchrun, or measure on one node with pytest --perf",
         )
     own = [s for s in discover(Path.cwd(), extra=extra) if s.name == name.partition(".")[0]]
-    for pack in load_catalogue(own[:1], tier=Tier.FULL):
+    for pack in load_catalogue(own[:1], tier=model.Tier.FULL):
         if pack.error:
             raise UsageError(pack.error)
         for variant in pack.variants:

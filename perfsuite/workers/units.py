@@ -19,20 +19,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from msgspec import structs
 
+from perfsuite import model
 from perfsuite.boundary import DeviceError, UsageError, from_environment, hidden, plain
 from perfsuite.devices.protocol import automatic, listed
-from perfsuite.model import (
-    BUILT_IN_DEVICES,
-    Accelerator,
-    DeviceFacts,
-    Gpu,
-    Health,
-    Pack,
-    Settings,
-    Side,
-    Variant,
-    built_in,
-)
 from perfsuite.packs.load import chosen_accelerator
 from perfsuite.stats import Variance
 from perfsuite.store.files import Closable
@@ -69,7 +58,7 @@ class Found(NamedTuple):
     """A device and its GPUs, and panels of them whose servers start already, if any."""
 
     name: str
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[model.Gpu, ...]
     panels: tuple[Panel, ...] = ()
 
 
@@ -78,7 +67,7 @@ def found(device: str) -> Found:
     return Found(*automatic()) if device == "auto" else Found(device, listed(device))
 
 
-def started(device: str, settings: Settings) -> Found:
+def started(device: str, settings: model.Settings) -> Found:
     """Return the device that is meant, its servers about to start; raises DeviceError."""
     here = found(device)
     with ExitStack() as stack:
@@ -88,7 +77,7 @@ def started(device: str, settings: Settings) -> Found:
     return here._replace(panels=panels)
 
 
-def _setups(device: str, gpus: Sequence[Gpu], settings: Settings) -> list[Setup]:
+def _setups(device: str, gpus: Sequence[model.Gpu], settings: model.Settings) -> list[Setup]:
     """Return the units of one product, or the one device, without packs."""
     setup = Setup(device=device, slots=settings.processes, settings=settings)
     return [replace(setup, gpus=(gpu,)) for gpu in next(iter(products_of(gpus)), ())] or [setup]
@@ -96,8 +85,8 @@ def _setups(device: str, gpus: Sequence[Gpu], settings: Settings) -> list[Setup]
 
 def open_panels(
     device: str,
-    packs: Sequence[Pack],
-    settings: Settings,
+    packs: Sequence[model.Pack],
+    settings: model.Settings,
     stack: ExitStack,
     here: Found | None = None,
 ) -> tuple[Panel, ...]:
@@ -126,15 +115,15 @@ def open_panels(
 
 
 def resolved(
-    device: str, packs: Sequence[Pack], here: Found | None = None
-) -> tuple[str, tuple[Gpu, ...], Accelerator | None]:
+    device: str, packs: Sequence[model.Pack], here: Found | None = None
+) -> tuple[str, tuple[model.Gpu, ...], model.Accelerator | None]:
     """Return the name of the device that is meant, and its GPUs or the pack's device.
 
     ``auto`` takes the GPUs, else a device that a pack brings, else the CPU: a pack that is
     installed changes nothing where there are GPUs. Raises DeviceError where there is none.
     """
     name, gpus, _ = here or found(device)
-    if (unit := built_in(name).unit) and not gpus:
+    if (unit := model.built_in(name).unit) and not gpus:
         raise DeviceError(
             f"there is no {unit} on this machine, or its driver does not answer",
             where=f"--perf-device {name}",
@@ -147,15 +136,15 @@ def resolved(
     return own.name if own else name, gpus, own
 
 
-def products_of(gpus: Sequence[Gpu]) -> tuple[tuple[Gpu, ...], ...]:
+def products_of(gpus: Sequence[model.Gpu]) -> tuple[tuple[model.Gpu, ...], ...]:
     """Return the GPUs by product, the first one's first: a run has one SKU."""
-    found: dict[str, list[Gpu]] = {}
+    found: dict[str, list[model.Gpu]] = {}
     for gpu in gpus:
         found.setdefault(gpu.name, []).append(gpu)
     return tuple(map(tuple, found.values()))
 
 
-def idle_gpus(panels: Sequence[Panel], gpus: Sequence[Gpu]) -> Iterator[str]:
+def idle_gpus(panels: Sequence[Panel], gpus: Sequence[model.Gpu]) -> Iterator[str]:
     """Yield which GPUs of this node the run does not use: one run is of one SKU."""
     used = [gpu for panel in panels for gpu in panel.setup.gpus]
     device = panels[0].setup.device
@@ -164,15 +153,15 @@ def idle_gpus(panels: Sequence[Panel], gpus: Sequence[Gpu]) -> Iterator[str]:
             uuids = ",".join(gpu.uuid for gpu in others)
             yield (
                 f"{len(others)} x {others[0].name} not used: a run is of one SKU; for the other, "
-                f"run with {built_in(device).visible}={uuids}"
+                f"run with {model.built_in(device).visible}={uuids}"
             )
 
 
 def measure_on(
     panels: Sequence[Panel],
-    variants: Sequence[Variant],
-    measure: Callable[[Panel, Sequence[Variant]], None],
-    rank: Callable[[Variant, Panel], int] = _anywhere,
+    variants: Sequence[model.Variant],
+    measure: Callable[[Panel, Sequence[model.Variant]], None],
+    rank: Callable[[model.Variant, Panel], int] = _anywhere,
 ) -> None:
     """Share the variants out over the panels, then let gangs measure theirs on all units.
 
@@ -191,8 +180,8 @@ def measure_on(
 
 def count_on(
     panels: Sequence[Panel],
-    variants: Sequence[Variant],
-    measure: Callable[[Panel, Sequence[Variant]], None],
+    variants: Sequence[model.Variant],
+    measure: Callable[[Panel, Sequence[model.Variant]], None],
 ) -> None:
     """Share variants that are only counted out over the cores: nothing they do is timed."""
     many = min(MOST_COUNTING, (os.cpu_count() or 1) // 2, len(variants) // FEWEST_EACH)
@@ -203,7 +192,7 @@ def count_on(
         share_out(panels, variants, measure)
 
 
-def units_of(panels: Sequence[Panel], variants: Sequence[Variant]) -> dict[str, str]:
+def units_of(panels: Sequence[Panel], variants: Sequence[model.Variant]) -> dict[str, str]:
     """Return the names of all units that measure these variants, gangs' among them."""
     named = {panel.facts.unit: panel.facts.name for panel in panels}
     for ranks in sorted({variant.ranks for variant in variants if variant.is_gang}):
@@ -212,7 +201,7 @@ def units_of(panels: Sequence[Panel], variants: Sequence[Variant]) -> dict[str, 
     return named
 
 
-def boards_of(panels: Sequence[Panel], variants: Sequence[Variant]) -> dict[str, str]:
+def boards_of(panels: Sequence[Panel], variants: Sequence[model.Variant]) -> dict[str, str]:
     """Return the boards of all units that measure these variants, of a gang each that is in it."""
     own = {panel.facts.unit: panel.facts.identity.get("board", "") for panel in panels}
     gangs = [_units(panels, n) for n in {variant.ranks for variant in variants if variant.is_gang}]
@@ -253,7 +242,7 @@ def share_out(
             raise
 
 
-def spoilers(facts: DeviceFacts) -> tuple[list[str], list[str]]:
+def spoilers(facts: model.DeviceFacts) -> tuple[list[str], list[str]]:
     """Return what would spoil a comparison now: what passes, and how the machine is set up."""
     passing, lasting = [], []
     cores, busy = len(os.sched_getaffinity(0)), statistics.median(_running() for _ in range(LOOKS))
@@ -262,7 +251,7 @@ def spoilers(facts: DeviceFacts) -> tuple[list[str], list[str]]:
     governor = GOVERNOR.read_text("ascii").strip() if GOVERNOR.is_file() else "performance"
     if governor != "performance":
         lasting.append(f"CPU frequency governor {governor!r}; set it to 'performance'")
-    watches = built_in(facts.device).watches
+    watches = model.built_in(facts.device).watches
     for gpu in listed(facts.device) if watches else ():
         seen = resolve_name(watches)(gpu.uuid)
         lasting += [f"GPU {gpu.index}: {each}" for each in _limited(seen.identity(), seen.state())]
@@ -278,7 +267,7 @@ def _running() -> int:
     return int(LOAD.read_text("ascii").split()[3].partition("/")[0]) - 1
 
 
-def _busy(health: Health, foreign_percent: float) -> Iterator[str]:
+def _busy(health: model.Health, foreign_percent: float) -> Iterator[str]:
     """Yield what a GPU should not show while nothing of ours runs."""
     if foreign_percent > BUSY_PERCENT:
         yield f"{foreign_percent:.0f} % in use by others"
@@ -363,13 +352,13 @@ class Panels(Closable):
         self.waited_s = 0.0
         self._stack = ExitStack()
         self._opened: tuple[Panel, ...] = ()
-        self._settings: Settings | None = None
+        self._settings: model.Settings | None = None
         self._begun: Future[Found] | None = None
-        self.gpus: tuple[Gpu, ...] = ()
+        self.gpus: tuple[model.Gpu, ...] = ()
 
-    def begin(self, device: str, settings: Settings) -> None:
+    def begin(self, device: str, settings: model.Settings) -> None:
         """Have servers start while packs are listed; of a pack's device they cannot be known."""
-        if device == "auto" or device in BUILT_IN_DEVICES:
+        if device == "auto" or device in model.BUILT_IN_DEVICES:
             pool = ThreadPoolExecutor(1)
             self._begun = pool.submit(started, device, settings)
             # It imports scipy, which a verdict needs: half a second that listing leaves.
@@ -377,7 +366,11 @@ class Panels(Closable):
             pool.shutdown(wait=False)
 
     def of(
-        self, device: str, packs: Sequence[Pack], settings: Settings, sides: Mapping[Side, Code]
+        self,
+        device: str,
+        packs: Sequence[model.Pack],
+        settings: model.Settings,
+        sides: Mapping[model.Side, Code],
     ) -> tuple[Panel, ...]:
         """Return the panels, for a run that compares these sides, or none; raises DeviceError.
 
@@ -407,7 +400,7 @@ class Panels(Closable):
             for panel in begun.result().panels if begun else ():
                 panel.close()
 
-    def _here(self, device: str, settings: Settings) -> Found:
+    def _here(self, device: str, settings: model.Settings) -> Found:
         """Return the device, with the panels that were begun if they are of these settings."""
         begun, self._begun = self._begun, None
         self.close()
