@@ -59,7 +59,7 @@ def numerics(ctx: Any, *, data: str, format: str) -> Inspection:  # noqa: A002
     """
     form = FORMATS[format]
     return Inspection(
-        read=lambda: _read(data, form),
+        read=lambda: _kept(matrix(data), quantise(matrix(data), form), form),
         reference=lambda: _searched(data, form),
         wrong=lambda: _wrong(data, form),
     )
@@ -76,10 +76,6 @@ def matrix(data: str) -> Any:
     if data == "outlier":
         x[:, OUTLIER] *= _GAIN
     return x
-
-
-def _read(data: str, form: Format) -> Mapping[str, float]:
-    return _kept(matrix(data), quantise(matrix(data), form), form)
 
 
 def _wrong(data: str, form: Format) -> Mapping[str, float]:
@@ -173,7 +169,8 @@ def factor_of(values: Sequence[float], form: Format) -> float:
     """Return the tensor's factor: its largest magnitude over what a code can say, in fp32."""
     if not form.has_factor:
         return 1.0
-    return _as_fp32(max(map(abs, values)) / (form.largest * SCALE_LARGEST))
+    exact = max(map(abs, values)) / (form.largest * SCALE_LARGEST)
+    return float(struct.unpack("f", struct.pack("f", exact))[0])  # as fp32
 
 
 def search(row: Sequence[float], form: Format, factor: float) -> Searched:
@@ -215,7 +212,3 @@ def nearest(value: float, kind: str) -> int:
 def _magnitudes(kind: str) -> tuple[float, ...]:
     half = values_of(kind)[: len(values_of(kind)) // 2]
     return tuple(value for value in half if not math.isnan(value))
-
-
-def _as_fp32(value: float) -> float:
-    return float(struct.unpack("f", struct.pack("f", value))[0])

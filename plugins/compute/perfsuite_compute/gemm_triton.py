@@ -63,15 +63,12 @@ def gemm(a: Any, b: Any, c: Any) -> None:
     (m, k), n = a.shape, b.shape[1]
     block_m, block_n, block_k, stages, warps = tiles_for(m, n)
     tiles = triton.cdiv(m, block_m) * triton.cdiv(n, block_n)
-    gemm_kernel[(min(tiles, _sm_count(a)),)](
+    # The interpreter's tensors are on the CPU; three programs make it take more than one tile each.
+    sms = torch.cuda.get_device_properties(a.device).multi_processor_count if a.is_cuda else 3
+    gemm_kernel[(min(tiles, sms),)](
         TensorDescriptor.from_tensor(a, [block_m, block_k]),
         TensorDescriptor.from_tensor(b, [block_k, block_n]),
         TensorDescriptor.from_tensor(c, [block_m, block_n // 2]), m, n, k,
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP=_GROUP, num_stages=stages,
         num_warps=warps,
     )  # fmt: skip
-
-
-def _sm_count(x: Any) -> int:
-    # The interpreter's tensors are on the CPU; three programs make it take more than one tile each.
-    return torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else 3

@@ -66,11 +66,6 @@ def softmax_ahead_kernel(x, y, rows, COLS: tl.constexpr, BLOCK: tl.constexpr, ST
         _whole(x, y, (first + later) * COLS, columns, COLS)
 
 
-def is_ahead(cols: int, element_bytes: int) -> bool:
-    """Whether programs go through several rows and copy the next ones while they compute one."""
-    return cols == AHEAD_COLS and cols * element_bytes <= AHEAD_BYTES
-
-
 def warps_for(cols: int) -> int:
     """Return the warps of a program: 32 values a thread, so that an SM holds 64 warps of them."""
     return min(32, max(4, int(triton.next_power_of_2(cols)) // 1024))
@@ -80,7 +75,9 @@ def softmax(x: Any, y: Any) -> None:
     """Write the softmax of each row of x to y; both are contiguous."""
     rows, cols = x.shape
     options = {"COLS": cols, "BLOCK": triton.next_power_of_2(cols), "num_warps": warps_for(cols)}
-    if is_ahead(cols, x.element_size()) and _has_room(x):
+    # Programs may go through several rows, and copy the next ones while they compute one.
+    is_ahead = cols == AHEAD_COLS and cols * x.element_size() <= AHEAD_BYTES
+    if is_ahead and _has_room(x):
         programs = min(rows, _multiprocessors(x))
         softmax_ahead_kernel[(programs,)](x, y, rows, STAGES=STAGES, **options)
     else:

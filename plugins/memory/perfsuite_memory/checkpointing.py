@@ -13,11 +13,6 @@ SQUARES, MATRICES = 3 + 1 + 4 + 4, 4
 EPSILON = 1e-6
 
 
-def weight_shapes(width: int) -> list[tuple[int, int]]:
-    """Return the shapes of a layer's four matrices."""
-    return [(width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)]
-
-
 def flops(*, width: int, seq: int) -> int:
     """Return what a step must multiply and add: forward, and twice that backward.
 
@@ -56,7 +51,8 @@ def checkpointing(rng: Any, *, width: int, seq: int) -> tuple[Any, ...]:
     none keeps every activation; full keeps each layer's input and computes the rest again;
     selective keeps what matrix products and attention returned and computes the rest again.
     """
-    weights = [rng.randn(*shape) * shape[0] ** -0.5 for shape in LAYERS * weight_shapes(width)]
+    layer = [(width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)]
+    weights = [rng.randn(*shape) * shape[0] ** -0.5 for shape in LAYERS * layer]
     # Larger than what layers add: else what tokens have in common is most of a gradient, some of
     # whose rows are then so small that a missing tile would not be seen.
     x = 8 * rng.randn(1, seq, width, dtype="bfloat16")
