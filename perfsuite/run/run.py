@@ -920,7 +920,7 @@ def _pairs(one: VariantRun) -> int:
 def _ended(one: VariantRun) -> str:
     """Say how a variant ended of which there are no pairs."""
     if (last := one.last) is None:
-        return "it was not measured"
+        return one.left_out.reason.partition(":")[0] if one.left_out else "it was not measured"
     return f"it ended as {last.status.value}" + (f": {last.reason}" if last.reason else "")
 
 
