@@ -155,19 +155,18 @@ def test_a_clean_commit_and_a_changed_tree_are_told_apart(project: Path) -> None
     assert not is_same_code(now(project, report=report), clean)
 
 
+ENTRY = "[project.entry-points.perfsuite]"
+
+
 def test_a_packs_code_is_its_repository_but_for_other_packs_that_it_does_not_name(
     project: Path,
 ) -> None:
     packs = [Pack(name="top", origin=f"file:{project}/acme.py")]
-    for name, text in {
-        "alone": "",
-        "user": "import used",
-        "used": "import base",
-        "base": "",
-    }.items():
+    texts = {"alone": "", "user": "import used", "used": "import base", "base": ""}
+    for name, text in texts.items():
         home = project / "plugins" / name
         home.mkdir(parents=True)
-        home.joinpath("pyproject.toml").write_text(f'[entry-points]\na = "{name}"', "utf-8")
+        home.joinpath("pyproject.toml").write_text(f'{ENTRY}\na = "{name}"', "utf-8")
         write(home, **{name: text})
         packs.append(Pack(name=name, origin=f"module:{name}@{home}"))
     packs.append(structs.replace(packs[1], name="all", wants_kernels=True))
@@ -183,6 +182,8 @@ def test_a_packs_code_is_its_repository_but_for_other_packs_that_it_does_not_nam
     assert changed("plugins/alone/alone.py") == {"alone", "all", "top"}
     assert changed("plugins/base/base.py") == {"base", "used", "user", "all", "top"}
     assert changed("speed.py") == {"alone", "base", "used", "user", "all", "top"}
+    every = sources_of(asked(project), packs)[0]
+    assert sources_of(asked(project), packs[2:3])[0] == {"user": every["user"]}
     # Where git finds no name of the pack itself, it has not said what the pack names.
     (project / "plugins/alone/pyproject.toml").write_text("", "utf-8")
     assert changed("plugins/user/user.py") == {"alone", "user", "all", "top"}

@@ -63,8 +63,8 @@ CORE_ALARM = 9_700
 TODAY = {
     "core": 14_432,
     "features": 4_020,
-    "core path": 5_231,
-    "tests": 15_998,
+    "core path": 5_229,
+    "tests": 15_997,
     "modules": 86,
 }
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}

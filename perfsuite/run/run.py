@@ -690,14 +690,12 @@ class _Work:
                 for one in doubtful
                 if one.id in beside_a and _pairs(one) + looks.step <= looks.most
             ]
-            left = [one for one in doubtful if one.id not in beside_a]
-            single = [one for one in left if not one.result(Stage.CONFIRM)]
-            all_of_them = f"{len(verdicts)} variants"
+            single = [o for o in doubtful if o.id not in beside_a and not o.result(Stage.CONFIRM)]
+            of_all = f"of {len(verdicts)} variants"
             if single:
-                self.listener.note(f"confirming {len(single)} of {all_of_them} in fresh processes")
+                self.listener.note(f"confirming {len(single)} {of_all} in fresh processes")
             if paired:
-                times = f"{looks.step} more times"
-                self.listener.note(f"alternating {times}: {len(paired)} of {all_of_them}")
+                self.listener.note(f"alternating {looks.step} more times: {len(paired)} {of_all}")
             for some, processes in ((single, settings.confirm_processes), (paired, looks.step)):
                 chosen = order([one.variant for one in some], settings.seed)
                 self._measure(chosen, Stage.CONFIRM, processes)

@@ -229,28 +229,33 @@ def source_in(repository: Path, apart: Sequence[Path]) -> Source:
     return Source(commit=commit, tree=tree, is_changed=True)
 
 
+# What declares a pack, and where.
+PACK, FILE = "[project.entry-points.perfsuite]", "pyproject.toml"
+
+
 def own_trees(repository: Path, commit: str, homes: Mapping[str, Path]) -> dict[str, str]:
     """Return by pack what tells its code from another: all of the commit but other packs' folders.
 
-    ``homes`` are the folders of packs that have one to themselves. Those stay whose modules the
-    pack names anywhere, and those that these name.
+    ``homes`` are the folders of packs that have one to themselves; others' count whether or not a
+    run has them. Those stay whose modules the pack names anywhere, and those that these name.
     """
     files = git(repository, "ls-tree", "-rz", commit).split("\0")
-    folders = {name: f"{home.relative_to(repository)}/" for name, home in homes.items()}
+    mine = {name: f"{home.relative_to(repository)}/" for name, home in homes.items()}
+    packs = _asked(repository, "grep", "-lF", PACK, commit, "--", f"*/{FILE}").splitlines()
+    folders = {*mine.values(), *(each.partition(":")[2].removesuffix(FILE) for each in packs)}
     modules, named, trees = dict[str, set[str]](), dict[str, set[str]](), {}
-    for name, folder in folders.items():
+    for folder in folders:
         module = re.compile(rf"[^\t]+\t{re.escape(folder)}(?:src/)?(\w+)(?:/.*)?\.py")
-        modules[name] = {found[1] for found in map(module.fullmatch, files) if found} - NO_MODULES
+        modules[folder] = {found[1] for found in map(module.fullmatch, files) if found} - NO_MODULES
     words = "|".join(set().union(*modules.values()))
-    for name, folder in folders.items():
-        named[name] = {*_asked(repository, "grep", "-haowE", words, commit, "--", folder).split()}
+    for folder in folders:
+        named[folder] = {*_asked(repository, "grep", "-haowE", words, commit, "--", folder).split()}
     # Each one's own pyproject.toml names it, or git has not said what is named.
-    for name in (name for name in homes if named[name] & modules[name]):
-        near = {name}
-        while more := {o for o in homes for n in near if modules[o] & named[n]} - near:
+    for name in (name for name, folder in mine.items() if named[folder] & modules[folder]):
+        near = {mine[name]}
+        while more := {o for o in folders for n in near if modules[o] & named[n]} - near:
             near |= more
-        inside = {folders[each] for each in near}
-        apart = [each for each in folders.values() if not any(i.startswith(each) for i in inside)]
+        apart = [each for each in folders if not any(kept.startswith(each) for kept in near)]
         kept = [file for file in files if not file.partition("\t")[2].startswith((*apart,))]
         trees[name] = hashlib.sha256("\0".join(kept).encode(errors="surrogateescape")).hexdigest()
     return trees
