@@ -340,8 +340,10 @@ def _of_metric(case: model.Case, metric: str, what: str) -> Iterator[Fault]:
         yield f"{what} is about the metric {boundary.shown(metric)}, which its case lacks", remedy
 
 
-def _of_needs(needs: Sequence[model.Need]) -> Iterator[Fault]:
+def _of_needs(needs: Sequence[Any]) -> Iterator[Fault]:
     for need in needs:
+        if not isinstance(need, model.Need):
+            yield f"{boundary.shown(need)} is no need", "write perfsuite.cuda() or package('name')"
         if need.kind not in NEEDS:
             yield f"unknown kind of need {need.kind!r}", f"use {', '.join(NEEDS)}"
         if need.kind == "arch" and not ARCH.match(need.value):

@@ -396,8 +396,6 @@ FORMATS: Mapping[str, Callable[[Any], str]] = {
     "source": lambda source: source or "the baseline",
     "x": ratio,
 }
-# Kinds whose facts are a value before, or allowed, and now.
-PAIRS = {"exact": "before", "exact_worse": "before", "interval": "before", "over_budget": "most"}
 
 
 class _Words(string.Formatter):
