@@ -146,7 +146,7 @@ DECLARED = (
     ("[10, 20]", "['a\\nb', 20]", "do: use str"),
     ("@case(", "@case(budgets=[perfsuite.Budget('time_us', 1e300, 'x')], ", "'1e+300' cannot be"),
     ('["quick"]', "[7]", "of a wrong type"),
-    ('cuda().when(impl="a")', "'cuda'", "'cuda' is no need"),
+    ('cuda().when(impl="a")', "'cuda'", "unknown kind of need 'cuda'"),
 )  # fmt: skip
 DEVICES = (
     ("'odd'", "perf_device() returned 'odd'"),
