@@ -190,7 +190,7 @@ def test_a_process_is_shown_by_the_estimate_that_it_is_judged_by() -> None:
         (view.amount(536870912, "bytes"), "537 MB"),
         (view.flow(1.2e12, "B"), "1.20 TB"),
         (view.share(0.00001), "0.0010 %"),
-        (view.share(0.0004), "0.040 %"),
+        (view.share(0.0996), "10 %"),
         (view.duration(59.7), "1 min 0 s"),
         (view.duration(7260), "2 h 1 min"),
         (view.moment("2026-11-21T11:30:00+01:00"), "2026-11-21 10:30 UTC"),

@@ -124,7 +124,7 @@ def number(value: float, decimals: int, unit: str = "") -> str:
 
 def figures(value: float, digits: int) -> str:
     """Return a number to so many digits, whole ones not cut: 0.25, 4.4, 102."""
-    first = math.floor(math.log10(abs(value))) if value else 0
+    first = int(f"{value:.{digits - 1}e}".partition("e")[2])  # once rounded: 0.9998 is 1.00
     return number(value, max(0, digits - 1 - first))
 
 
