@@ -251,9 +251,8 @@ class PerfSession:
         paths = (config.invocation_params.dir / arg.partition("::")[0] for arg in config.args)
         self.named = [path.resolve() for path in paths if is_given]
         files = [path for path in self.named if path.is_file()]
-        has_cases = not files or any(is_case(path, config) for path in files)
         # Whether packs are asked for, and not only files with quick looks.
-        self.needs_packs = bool(self.ids) or has_cases
+        self.needs_packs = bool(self.ids or not files or any(is_case(p, config) for p in files))
         self.left_out: set[pytest.Item] = set()
         self.silenced = silence_benchmark(config)
         # The table of numbers says it; with -r somebody asks for pytest's own as well.
@@ -450,11 +449,12 @@ class PerfSession:
         """Give JUnit the first line of what is told, and the time that the run spent on it."""
         report = yield
         account, crash = self.reported.get(item.nodeid), getattr(report.longrepr, "reprcrash", None)
-        if account and crash:
+        if crash and account and account.fails and account.text in crash.message:
             crash.message = account.text.partition("\n")[0]
+        elif report.failed:  # by what is the project's own, of which pytest has to tell
+            self.reported.pop(item.nodeid, None)
         if account and (report.when == "call" or report.failed):
-            spent = dict(account.properties).get("perf_wall_s", report.duration)
-            report.duration = float(spent)
+            report.duration = float(dict(account.properties).get("perf_wall_s", report.duration))
         return report
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:

@@ -146,6 +146,7 @@ DECLARED = (
     ("[10, 20]", "['a\\nb', 20]", "do: use str"),
     ("@case(", "@case(budgets=[perfsuite.Budget('time_us', 1e300, 'x')], ", "'1e+300' cannot be"),
     ('["quick"]', "[7]", "of a wrong type"),
+    ('cuda().when(impl="a")', "'cuda'", "unknown kind of need 'cuda'"),
 )  # fmt: skip
 DEVICES = (
     ("'odd'", "perf_device() returned 'odd'"),
@@ -211,10 +212,7 @@ BAD = {
     "deep": (WRITING.format(b"[" * 9999), "its worker sent a"),
     "other": (WRITING.format(b'{"origin":"file:nowhere"}\n'), "its worker sent a"),
     "heavy": ("import sys\nsys.modules['torch'] = sys", "imports torch when it is listed"),
-    "odd": (
-        KERNELS.replace("file=__file__", "file=__file__, constants={'n': [5]}"),
-        "of a wrong type",
-    ),
+    "odd": (KERNELS.replace("file=__file__", "file=__file__, constants={'n': [5]}"), "wrong type"),
 }
 
 

@@ -123,7 +123,8 @@ def test_two_packs_of_one_name_are_both_named_in_the_second_s_error(
 @pytest.mark.usefixtures("installed")
 def test_what_is_no_pack_is_an_error_and_not_silence(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "plugins" / "bad")
-    for text in ("[project", "[project]\nname = 'x'", "project = 3"):
+    fields = ("name = 'x'", "dependencies = 3", "entry-points.perfsuite = 3")
+    for text in ("[project", "project = 3", *(f"[project]\n{each}" for each in fields)):
         (folder / "pyproject.toml").write_text(text, encoding="utf-8")
         (source,) = discover(tmp_path)
         assert source.name == "bad"

@@ -190,7 +190,7 @@ def test_a_process_is_shown_by_the_estimate_that_it_is_judged_by() -> None:
         (view.amount(536870912, "bytes"), "537 MB"),
         (view.flow(1.2e12, "B"), "1.20 TB"),
         (view.share(0.00001), "0.0010 %"),
-        (view.share(0.0004), "0.040 %"),
+        (view.share(0.0996), "10 %"),
         (view.duration(59.7), "1 min 0 s"),
         (view.duration(7260), "2 h 1 min"),
         (view.moment("2026-11-21T11:30:00+01:00"), "2026-11-21 10:30 UTC"),
@@ -753,10 +753,13 @@ def account(word: Word | Status, **changes: Any) -> Account:
 def test_of_many_items_ten_are_told_and_long_texts_are_cut() -> None:
     many = [replace(told_of(Word.SLOWER), axes={"n": n}) for n in range(25)]
     story = many[:20]
-    story.append(replace(told_of(Status.CRASHED), reason="word " * 900))
+    crashed = replace(told_of(Status.CRASHED), reason="word " * 900)
+    story += [crashed, *(replace(crashed, case=f"memory.c{n}") for n in range(12))]
     run = replace(data.run_of(tuple(story)), claims=(), notes=("a note",) * 12)
     run_view = read(run, baselines={})
     lines = terminal.summary(run_view, width=90)
+    # Nothing that fails is left out, since pytest does not list it.
+    assert sum(": crashed; fails" in line for line in lines) == 13
     # As one of a group, and in the table of numbers.
     assert lines.count("  memory.stream: all 20 slower by 2.1 %; 20 fail") == 1
     assert sum(line.startswith("  slower ") for line in lines) == 20

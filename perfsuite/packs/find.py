@@ -100,20 +100,19 @@ def _in_folder(folder: Path) -> list[Pack]:
     file = folder / "pyproject.toml"
     try:
         project = tomllib.loads(read(file).decode()).get("project", {})
-        entries = project.get("entry-points", {}).get(GROUP, {})
+        entries = project.get("entry-points", {}).get(GROUP, {}).items()
         version = str(project.get("version", ""))
         requires = [each for each in project.get("dependencies", ()) if isinstance(each, str)]
         what = f"the pack folder {folder.name!r} declares no entry point in the group {GROUP!r}"
         remedy = f'add [project.entry-points.{GROUP}] with {folder.name} = "its_module"'
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
-        entries, what = {}, f"a pack's pyproject.toml cannot be read: {error}"
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
+        entries, what = (), f"a pack's pyproject.toml cannot be read: {error}"
         remedy = "correct the file, or move the folder away"
     if not entries:
         told = str(PackError(what, where=str(file), remedy=remedy))
         return [Pack(name=folder.name, origin=f"module:@{folder}", error=told)]
     place = folder / "src" if (folder / "src").is_dir() else folder
-    found = entries.items()
-    return [_source(name, f"module:{value}@{place}", version, requires) for name, value in found]
+    return [_source(name, f"module:{value}@{place}", version, requires) for name, value in entries]
 
 
 def _source(name: str, origin: str, version: str = "", requires: Iterable[str] = ()) -> Pack:
@@ -124,7 +123,7 @@ def _source(name: str, origin: str, version: str = "", requires: Iterable[str] =
     elif name in TAKEN_NAMES:
         what = f"pack name {name!r} is taken: its baselines would be the SKU's own file"
     elif unmet := _unmet(requires):
-        what = f"the pack {name!r} {version} {unmet}"
+        what = " ".join(filter(None, ("the pack", repr(name), version, unmet)))
         remedy = "install the perfsuite that it asks for, or an older pack"
     error = str(PackError(what, where=origin, remedy=remedy)) if what else ""
     return Pack(name=name, origin=origin, version=version, error=error)

@@ -340,10 +340,10 @@ def _of_metric(case: model.Case, metric: str, what: str) -> Iterator[Fault]:
         yield f"{what} is about the metric {boundary.shown(metric)}, which its case lacks", remedy
 
 
-def _of_needs(needs: Sequence[model.Need]) -> Iterator[Fault]:
+def _of_needs(needs: Sequence[Any]) -> Iterator[Fault]:
     for need in needs:
-        if need.kind not in NEEDS:
-            yield f"unknown kind of need {need.kind!r}", f"use {', '.join(NEEDS)}"
+        if getattr(need, "kind", need) not in NEEDS:  # a bare word is no need
+            yield f"unknown kind of need {getattr(need, 'kind', need)!r}", f"use {', '.join(NEEDS)}"
         if need.kind == "arch" and not ARCH.match(need.value):
             yield f"need arch {need.value!r} is no architecture", "write sm_90, sm_90a or sm_90+"
         if need.kind == "gpus" and not need.value.isdigit():

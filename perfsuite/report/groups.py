@@ -103,7 +103,7 @@ class Group(NamedTuple):
     @property
     def size(self) -> str:
         """How much they changed: of one its change, of several the range and the median."""
-        known = [one.telling for one in self.views if one.telling]
+        known = [one.telling for one in self.views if one.telling and one.telling.baseline]
         # How far a budget is missed is no change.
         if not known or self.mark.word not in {"environment", "slower", "faster"}:
             return ""
@@ -135,9 +135,10 @@ class Group(NamedTuple):
         if facts := list(common([one.explanation.facts for one in self.views])):
             shares = sorted(min(1.0, max(0.0, one.explanation.share or 0.0)) for one in self.views)
             ends = " to ".join(dict.fromkeys(view.share(shares[at]) for at in (0, -1)))
-            return f"{', '.join(facts[:MOST_FACTS])}; traced kernels explain {ends} of the change"
-        reasons = {one.cause for one in self.views}
-        cause = self.first.cause
+            is_traced = any(one.explanation.share is not None for one in self.views)
+            told = f"; traced kernels explain {ends} of the change" if is_traced else ""
+            return ", ".join(facts[:MOST_FACTS]) + told
+        cause, reasons = self.first.cause, {one.cause for one in self.views}
         return f"{self.first.id}: {cause}" if cause and len(reasons) > 1 else cause
 
     @property
@@ -243,7 +244,7 @@ def _beside(run_view: RunView, moved: Group) -> Iterator[Step]:
     folder, slash, file = files.get(next(packs, one.variant.pack), "").rpartition("/")
     if is_known and (slash or not file) and old != now:
         shas = [old, *([] if run.is_dirty else [now])]
-        diff = f"git diff {' '.join(shas)}{f' -- {folder}' if folder else ''}"
+        diff = f"git diff {' '.join(shas)}{f' -- {shlex.quote(folder)}' if folder else ''}"
         link = "" if run.is_dirty else view.web(run.remote, base, run.commit)
         yield Step("see what changed in its source", diff, link)
     if moved.mark.word == "slower":

@@ -124,7 +124,7 @@ def number(value: float, decimals: int, unit: str = "") -> str:
 
 def figures(value: float, digits: int) -> str:
     """Return a number to so many digits, whole ones not cut: 0.25, 4.4, 102."""
-    first = math.floor(math.log10(abs(value))) if value else 0
+    first = int(f"{value:.{digits - 1}e}".partition("e")[2])  # once rounded: 0.9998 is 1.00
     return number(value, max(0, digits - 1 - first))
 
 
@@ -396,8 +396,6 @@ FORMATS: Mapping[str, Callable[[Any], str]] = {
     "source": lambda source: source or "the baseline",
     "x": ratio,
 }
-# Kinds whose facts are a value before, or allowed, and now.
-PAIRS = {"exact": "before", "exact_worse": "before", "interval": "before", "over_budget": "most"}
 
 
 class _Words(string.Formatter):

@@ -280,7 +280,7 @@ class Worker:
             msgspec.json.decode(msgspec.json.encode(listed), type=Pack)
         except PackError as refused:
             return str(refused)
-        except (TypeError, msgspec.MsgspecError) as odd:
+        except (TypeError, AttributeError, msgspec.MsgspecError) as odd:
             what = f"the pack declares something of a wrong type: {odd}"
             return str(source.refuse(what, remedy="compare it with perfsuite's types"))
         finally:
