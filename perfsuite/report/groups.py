@@ -231,7 +231,7 @@ def _beside(run_view: RunView, moved: Group) -> Iterator[Step]:
     old, now, one = view.commit(base), view.commit(run.commit), moved.first
     if moved.mark.word == "slower":
         why = f"perfsuite why {shlex.quote(one.id)} --run {run.id}"
-        yield Step("find the cause: see what changed in its code", why, f"#{one.anchor}")
+        yield Step("find the cause: see why it got slower", why, f"#{one.anchor}")
     is_exact = one.now() is None or bool(one.telling and one.telling.low == one.telling.high)
     is_beside = run.against or (one.verdict and one.verdict.in_turns)
     if is_known and not (is_beside or is_exact):

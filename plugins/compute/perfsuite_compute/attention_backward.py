@@ -45,8 +45,8 @@ def attention_backward(rng: Any, *, dtype: str, b: int, h: int, s: int, d: int, 
     autograd calls; both find the scores anew, tile by tile. Keys and values take sums over the
     queries, and queries over the keys: a kernel that walks one way adds the other up in memory.
     Of 8192 queries or width 256 ``math`` is not asked: its scores in bf16 are too coarse, and
-    single gradients came out wrong on an H200 and an H100. Of 8192 queries of width 128 ``cudnn``
-    takes 2.54 ms there (67 % of the tensor cores' rate), ``sdpa`` 4.85.
+    single gradients came out wrong on an H200 and an H100. On an H200 ``cudnn`` takes 2.54 ms of
+    8192 queries of width 128 (67 % of the tensor cores' rate), ``sdpa`` 4.85.
     """
     q, k, v, grad = (rng.randn(b, h, s, d, dtype=DTYPES[dtype]) for _ in range(4))
     # Few queries see the last keys, whose gradients are small: a last tile left out must show.
