@@ -588,18 +588,19 @@ class Claim(Ratio, frozen=True, kw_only=True):
 
     "Variants of ``case`` with axes ``faster`` take at most 1/``by`` of the time of those with axes
     ``than``", the other axes equal; ``at`` narrows it to some values of the other axes. With
-    ``metric`` it is about that exact metric, as "peak_bytes", instead of the time.
+    ``metric`` it is about that exact metric, as "peak_bytes", instead of the time. ``than`` may be
+    the id of another case's variant, of any pack, as in "acme.copy[n={n},impl=torch]".
     """
 
     case: str
     faster: Mapping[str, Scalar]
-    than: Mapping[str, Scalar]
+    than: Mapping[str, Scalar] | str
     at: Mapping[str, tuple[Scalar, ...]] = {}
 
     def __post_init__(self) -> None:
         if not self.source:
             raise ValueError(f"claim {self.name!r} names no source")
-        if set(self.faster) != set(self.than):
+        if not isinstance(self.than, str) and set(self.faster) != set(self.than):
             raise ValueError(f"claim {self.name!r}: faster and than must bind the same axes")
         if not self.by > 0:
             raise ValueError(f"claim {self.name!r}: by must be > 0, not {self.by!r}")
@@ -608,6 +609,7 @@ class Claim(Ratio, frozen=True, kw_only=True):
 class Beats(Record, frozen=True):
     """What an implementation is expected to beat: ``impl`` by a ratio that a source names.
 
+    ``impl`` is one of the operator's own, or the id of another case's variant, as in ``Claim``.
     A ``Claim`` comes of it, named ``name`` (the operator's where there is none) and who beats;
     ``at``, ``needs`` and ``metric`` are the claim's.
     """

@@ -84,8 +84,8 @@ def test_an_operator_is_a_case_with_a_claim_for_what_is_expected(tmp_path: Path)
     ]
     assert case.doc == "Double n numbers."
     assert [(need.kind, need.axes) for need in case.needs] == [("device", {"impl": ("late",)})]
-    ends = claim.name, claim.faster["impl"], claim.than["impl"]
-    assert ends == ("scale_late", "late", "plain")
+    ends = claim.name, claim.faster, claim.than
+    assert ends == ("scale_late", {"impl": "late"}, {"impl": "plain"})
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
-from store_data import moved, planned, variant
+from store_data import TWICE, moved, planned, variant
 from test_runner import Log, request, slow_down, watched
 
 from perfsuite.boundary import StoreError
-from perfsuite.model import ClaimInstance, ClaimVerdict, ClaimWord, Revision, Verdict, Word
+from perfsuite.model import ClaimVerdict, ClaimWord, Revision, Verdict, Word
 from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.report.data import read
 from perfsuite.report.files import properties, write_report
@@ -114,9 +114,7 @@ def test_a_bad_file_names_line_and_remedy(tmp_path: Path, text: str, where: str,
 
 
 def test_what_is_excepted_breaks_no_claim(tmp_path: Path) -> None:
-    claim = ClaimInstance(
-        id="memory.twice", pack="memory", name="twice", faster=COPY.id, than="b", by=2, source="s"
-    )
+    claim = structs.replace(TWICE, faster=COPY.id)
     broken = ClaimVerdict(
         claim=claim.id, word=ClaimWord.BROKEN, reason="was 2", required=2, source="s", fails=True
     )

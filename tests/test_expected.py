@@ -15,7 +15,6 @@ from perfsuite.boundary import StoreError, UsageError
 from perfsuite.devices.peaks import peaks_of
 from perfsuite.judge.noise import entries_of
 from perfsuite.model import (
-    ClaimInstance,
     ClaimVerdict,
     ClaimWord,
     Expected,
@@ -72,9 +71,7 @@ def test_a_broken_claim_fails_only_if_it_held_before(
     before: dict[str, float], *, fails: bool
 ) -> None:
     fast, slow = (data.variant(case, 1024).id for case in ("fast", "slow"))
-    claim = ClaimInstance(
-        id="c", pack="memory", name="c", faster=fast, than=slow, by=2.0, source="s"
-    )
+    claim = replace(data.TWICE, id="c", faster=fast, than=slow)
     broken = ClaimVerdict(claim="c", word=ClaimWord.BROKEN, required=2.0, source="s", fails=True)
     entries = entries_of(data.finished(before))
     basis = Basis(expected={name: Expected(entry=entry) for name, entry in entries.items()})

@@ -33,9 +33,7 @@ FIVE = WATCHED.replace("[100, 200, 400, 50]", "[100, 200, 300, 400, 500, 50]").r
 
 
 def claim(faster: str, than: str) -> ClaimInstance:
-    return ClaimInstance(
-        id=f"{faster}<{than}", pack="p", name="c", faster=faster, than=than, by=1.0, source="s"
-    )
+    return structs.replace(store_data.TWICE, id=f"{faster}<{than}", faster=faster, than=than)
 
 
 def some(count: int) -> list[Variant]:

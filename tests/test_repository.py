@@ -123,8 +123,17 @@ def packs() -> Mapping[str, Pack]:
     return {pack.name: pack for pack in load_catalogue(discover(ROOT, extra=()), tier=Tier.FULL)}
 
 
+def test_a_claim_across_cases_is_of_variants_that_do_the_same(packs: Mapping[str, Pack]) -> None:
+    known = {each.id: each for pack in packs.values() for each in pack.variants}
+    pairs = [(known[c.faster], known[c.than]) for pack in packs.values() for c in pack.claims]
+    across = [(one, other) for one, other in pairs if one.case != other.case]
+    assert {one.pack for one, _ in across} == {"blackwell", "compute", "hopper"}
+    does = [{(o.case.regime, o.work.flops) for o in pair if o.work} for pair in across]
+    assert all(len(each) == 1 for each in does)
+
+
 def test_entries_by_product_have_what_those_by_board_had() -> None:
-    """Each card's processes and commit are kept, but those of another sampling than the entry's."""
+    """Each card's processes and commit are kept, but of another sampling, or of variants gone."""
     frozen = json.loads((ROOT / "tests/data/entries_by_card.json").read_text("utf-8"))
     entries, processes = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
     for folder in {ROOT / "baselines" / slug for slug, *_ in frozen}:

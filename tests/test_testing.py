@@ -97,6 +97,8 @@ def test_what_is_no_pack_is_refused() -> None:
         ("Double n numbers.", "", "no docstring"),
         (SOURCE, f"{SOURCE} only=lambda **_: False,", "the case has no point"),
         ("by=2", 'by=2, at={"n": ()}', "'fast' binds no two variants"),
+        ('than={"impl": "plain"}', 'than="acme.double[n={n}]"', "'fast' binds no two variants"),
+        ('than={"impl": "plain"}', 'than="acme.double[n={m}]"', "claim fast(n='4', impl='plain')"),
         (SOURCE, f"{SOURCE} ceilings={{'fp32': lambda **_: False}},", "ceiling 'fp32', or"),
         (SOURCE, f"{SOURCE} ceilings={{'hbm': lambda **_: True}},", "ceiling 'hbm', or"),
         ("import perfsuite\n", "import perfsuite, numpy\n", "imports numpy"),

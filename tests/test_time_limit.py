@@ -80,9 +80,7 @@ def test_doubt_comes_before_a_change_and_no_baseline_and_claims_stay_together() 
     found = fit(100, past=known, entries=entries, touched=frozenset({ids[1]})).chosen(some)
     # The oldest, whatever it is; then doubt, a change, no baseline; then by age.
     assert [v.id for v in found][:4] == [ids[5], ids[2], ids[1], ids[3]]
-    claim = ClaimInstance(
-        id="c", pack="memory", name="c", faster=ids[0], than=ids[4], by=1.0, source="s"
-    )
+    claim = structs.replace(store_data.TWICE, faster=ids[0], than=ids[4])
     for room_s in range(3, 16):
         chosen = {each.id for each in fit(room_s, claim, past=known).chosen(some)}
         assert (ids[0] in chosen) is (ids[4] in chosen)

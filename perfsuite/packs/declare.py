@@ -141,7 +141,7 @@ class Operator:
                 name=f"{beats.name or self.name}_{each.name}",
                 case=self.name,
                 faster={IMPL: each.name},
-                than={IMPL: beats.impl},
+                than=beats.impl if "[" in beats.impl else {IMPL: beats.impl},
                 at={axis: v if isinstance(v, tuple) else (v,) for axis, v in beats.at.items()},
                 **{name: getattr(beats, name) for name in ("by", "needs", "source", "metric")},
             )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-import itertools
 import re
 import sys
 import traceback
@@ -355,7 +354,8 @@ def _of_claim(claim: model.Claim, cases: Mapping[str, model.Case]) -> Iterator[F
         name = boundary.shown(claim.name)
         yield f"claim name {name} must match {model.NAME.pattern}", "rename it"
     yield from _of_texts((claim.name,), boundary.NAME_CHARACTERS)
-    yield from _of_texts((claim.source,))
+    text, than = (claim.than, {}) if isinstance(claim.than, str) else ("", claim.than)
+    yield from _of_texts((claim.source, text))
     if claim.case not in cases:
         yield f"unknown case {claim.case!r}", f"use one of {', '.join(cases)}"
     if not boundary.is_measurable(claim.by):
@@ -367,7 +367,7 @@ def _of_claim(claim: model.Claim, cases: Mapping[str, model.Case]) -> Iterator[F
         yield f"a claim is about an exact metric, and {claim.metric} has noise", remedy
     if claim.metric:
         yield from _of_metric(case, claim.metric, "the claim")
-    bound = [(axis, (side[axis],)) for side in (claim.faster, claim.than) for axis in side]
+    bound = [(axis, (side[axis],)) for side in (claim.faster, than) for axis in side]
     for axis, values in (*bound, *claim.at.items()):
         known = case.axes.get(axis, ())
         if axis not in case.axes:
@@ -411,12 +411,15 @@ class Listing(Struct, frozen=True):
 
 def list_pack(asked: Listing, loaded: LoadedPack) -> model.Pack:
     """Expand a loaded pack's cases and claims; what its own formulas raise is a ``PackError``."""
-    variants: dict[str, list[model.Variant]] = {}
+    variants: list[model.Variant] = []
+    claims: list[model.ClaimInstance] = []
     canaries: dict[str, list[model.Variant]] = defaultdict(list)
     ceilings: dict[str, list[model.Variant]] = defaultdict(list)
     for case in loaded.cases.values():
         each = _Expanded(loaded.pack, case)
-        variants[case.name] = list(each.variants(asked.tier))
+        variants += (own := list(each.variants(asked.tier)))
+        for claim in (claim for claim in loaded.claims if claim.case == case.name):
+            claims += each.claims(claim, own)
         for device, bound in case.canary.items():
             axes = {axis: bound[axis] for axis in case.axes}
             canaries[device].append(each.variant(axes, model.Tier.FULL))
@@ -427,10 +430,8 @@ def list_pack(asked: Listing, loaded: LoadedPack) -> model.Pack:
     return replace(
         loaded.pack,
         version=asked.source.version,
-        variants=tuple(itertools.chain.from_iterable(variants.values())),
-        claims=tuple(
-            one for claim in loaded.claims for one in _instances(variants[claim.case], claim)
-        ),
+        variants=tuple(variants),
+        claims=tuple(claims),
         canaries={name: tuple(some) for name, some in canaries.items()},
         ceilings={name: tuple(some) for name, some in ceilings.items()},
     )
@@ -471,10 +472,8 @@ class _Expanded:
         case = self.case
         work: Any = self.called(case.work, axes, "work") if case.work else None
         is_work = isinstance(work, model.Work) and all(
-            map(
-                boundary.is_measurable,
-                (work.read_bytes, work.write_bytes, work.flops, work.kernels),
-            )
+            boundary.is_measurable(each)
+            for each in (work.read_bytes, work.write_bytes, work.flops, work.kernels)
         )
         if work is not None and not is_work:
             told = f"returned {boundary.shown(work, most=boundary.TEXT_CHARACTERS)}"
@@ -489,6 +488,32 @@ class _Expanded:
             id=name, case=self._info, axes=axes, tier=tier, work=work, memory_bytes=int(size)
         )
 
+    def claims(
+        self, claim: model.Claim, variants: Sequence[model.Variant]
+    ) -> Iterator[model.ClaimInstance]:
+        """Yield a claim of the case once per binding of the other axes that has both variants."""
+        ids = {tuple(variant.axes.values()): variant.id for variant in variants}
+        meant = [*claim.at.items(), *((axis, (value,)) for axis, value in claim.faster.items())]
+        for variant in variants:
+            axes, case = variant.axes, variant.case
+            if isinstance(claim.than, str):  # whether there is that one, a run sees
+                shown = {axis: model.format_value(value) for axis, value in axes.items()}
+                than = self.called(claim.than.format, shown, f"claim {claim.name}")
+            else:
+                than = ids.get(tuple({**axes, **claim.than}.values()), "")
+            if not than or not all(axes[axis] in values for axis, values in meant):
+                continue
+            others = {axis: value for axis, value in axes.items() if axis not in claim.faster}
+            yield model.ClaimInstance(
+                **{name: getattr(claim, name) for name in model.Ratio.__struct_fields__},
+                id=model.variant_id(case.pack, f"{case.name}:{claim.name}", others),
+                pack=case.pack,
+                faster=variant.id,
+                than=than,
+                file=case.file,
+                line=case.line,
+            )
+
     def called(self, formula: Callable[..., T], axes: model.Axes, part: str) -> T:
         """Call a formula of the case; what it raises is the pack's error."""
         try:
@@ -501,31 +526,6 @@ class _Expanded:
         bound = ", ".join(f"{axis}={value!r}" for axis, value in axes.items())
         at = f"case {self.case.name!r}"
         return self.source.refuse(f"{part}({bound}) {told}", remedy=remedy, at=at)
-
-
-def _instances(
-    variants: Sequence[model.Variant], claim: model.Claim
-) -> Iterator[model.ClaimInstance]:
-    """Yield the claim once per binding of the other axes whose two variants both exist."""
-    ids = {tuple(variant.axes.values()): variant.id for variant in variants}
-    for variant in variants:
-        axes, case = variant.axes, variant.case
-        than = ids.get(tuple({**axes, **claim.than}.values()))
-        is_meant = all(axes[axis] == value for axis, value in claim.faster.items()) and all(
-            axes[axis] in values for axis, values in claim.at.items()
-        )
-        if than is None or not is_meant:
-            continue
-        others = {axis: value for axis, value in axes.items() if axis not in claim.faster}
-        yield model.ClaimInstance(
-            **{name: getattr(claim, name) for name in model.Ratio.__struct_fields__},
-            id=model.variant_id(case.pack, f"{case.name}:{claim.name}", others),
-            pack=case.pack,
-            faster=variant.id,
-            than=than,
-            file=case.file,
-            line=case.line,
-        )
 
 
 def _place(file: str) -> str:

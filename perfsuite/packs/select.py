@@ -261,10 +261,13 @@ def order(variants: Iterable[Variant], seed: int) -> tuple[Variant, ...]:
 
 
 def claims_of(packs: Iterable[Pack], variants: Iterable[Variant]) -> tuple[ClaimInstance, ...]:
-    """Return the claims whose two variants are both among those that run."""
-    ids = {variant.id for variant in variants}
-    claims = (claim for pack in packs for claim in pack.claims)
-    return tuple(claim for claim in claims if {claim.faster, claim.than} <= ids)
+    """Return the claims whose two variants are both among those that run.
+
+    One that compares with a pack of which nothing runs is not judged, and says so.
+    """
+    here = {name for variant in variants for name in (variant.id, variant.pack)}
+    claims = (claim for pack in packs for claim in pack.claims if claim.faster in here)
+    return tuple(c for c in claims if c.than in here or c.than.partition(".")[0] not in here)
 
 
 def bundles_of(

@@ -16,7 +16,7 @@ from perfsuite.hooks import added
 from perfsuite.model import Health, Pack, Regime, Settings, Tier, Variant
 from perfsuite.packs.find import Fault, discover, packs_at
 from perfsuite.packs.load import Listeners, LoadedPack, chosen_accelerator, load_pack
-from perfsuite.packs.select import missing_need
+from perfsuite.packs.select import claims_of, missing_need
 from perfsuite.store import baselines
 from perfsuite.workers.catalogue import load_catalogue
 
@@ -209,9 +209,9 @@ def _faults(listed: Pack, loaded: LoadedPack) -> Iterator[Fault]:
         if not shown or not all(each.work and per_launch(each.work, ceiling)[0] for each in shown):
             what = f"case {case.name!r} has no variant for ceiling {ceiling!r}, or one without it"
             yield what, "check its ceilings, only and work"
-    bound = {(claim.than.partition("[")[0], claim.name) for claim in listed.claims}
+    bound = {claim.id.partition("[")[0] for claim in claims_of([listed], listed.variants)}
     for claim in loaded.claims:
-        if (f"{listed.name}.{claim.case}", claim.name) not in bound:
+        if f"{listed.name}.{claim.case}:{claim.name}" not in bound:
             what = f"claim {claim.name!r} binds no two variants in any tier"
             yield what, "check its faster, than and at, and the case's only"
 

@@ -74,8 +74,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     The data of the check come from ``check_seed``. ``ranks`` is 0 where no gang is needed; else the
     process joins the others at ``rendezvous``, a file. ``kernels`` are all packs' kernels, for a
     pack whose hook asks for them. ``tree`` is where code that is imported by name comes from, where
-    two revisions are compared. ``accelerator`` is the device, if a pack brings it. ``rival`` holds
-    the axes of another variant of the case, to be measured in turns with this one.
+    two revisions are compared. ``accelerator`` is the device, if a pack brings it. ``rival`` is
+    another variant, to be measured in turns with this one from the same seeds; its ``sampling`` is
+    known, if it was sampled before.
     """
 
     pack: str
@@ -93,8 +94,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     kernels: tuple[model.Kernel, ...] = ()
     tree: model.Tree | None = None
     accelerator: model.Accelerator | None = None
-    rival: model.Axes | None = None
-    rival_sampling: model.Sampling | None = None
+    rival: Job | None = None
+    sampling: model.Sampling | None = None
 
 
 # What each step takes and what it gives. A server says by itself that it is "up"; the socket and

@@ -99,7 +99,7 @@ def seats_of(
 class Work:
     """What is to be measured of one variant in one stage, and what was found.
 
-    With a ``rival``, another variant of its case, each process measures both in turns. ``waves``
+    With a ``rival``, another variant, each process measures both in turns. ``waves``
     are still to come; what shares its gang is measured on so many
     ``sides``. ``found`` has the evidence by variant and side, ``failed`` how a side ended.
     """
@@ -306,7 +306,7 @@ class Panel(Closable):
     def measure_pair(
         self, variant: model.Variant, rival: model.Variant, *, processes: int
     ) -> list[model.Result]:
-        """Measure two variants of a case in the same processes, their blocks in turns.
+        """Measure two variants in the same processes, their blocks in turns.
 
         Returns both results, the rival's last: one, if it ended early, none if it was stopped.
         """
@@ -487,8 +487,8 @@ class Panel(Closable):
             self._hear(crew, "start")
         if following and not (is_host or is_gang) and self._fits(wave) and self._fits(following):
             self._start(following)
-        is_alone = is_host or work.variant.case.tunes
-        if is_alone:
+        tunes = any(each.case.tunes for each in (work.variant, work.rival) if each)
+        if is_host or tunes:
             self._see_out()
             self._await_started(following)
         # The first process of each side checks thoroughly.
@@ -498,7 +498,6 @@ class Panel(Closable):
             for worker in wave.workers:
                 worker.tell("check", thorough[0])
         else:
-            tunes = work.variant.case.tunes
             checked = self._all("check", wave.crews, thorough, is_alone=tunes)
             self._match(wave, thorough, [own for (own,) in checked], is_alone=tunes)
         self._see_out()
@@ -541,9 +540,8 @@ class Panel(Closable):
                 wave.workers.append(slot.fork())
                 wave.workers[-1].side = seat.side
         more: dict[str, Any] = {}
-        if work.rival is not None:
-            more |= {"rival": work.rival.axes}
-            more |= {"rival_sampling": self.samplings.get(work.rival.id)}
+        if (rival := work.rival) is not None:
+            more["rival"] = job_of(rival, self.setup, sampling=self.samplings.get(rival.id))
         if is_gang:
             place = str(Path(self._folder.name, uuid.uuid4().hex))
             more |= {"ranks": variant.ranks, "rendezvous": place}

@@ -311,8 +311,8 @@ class Worker:
         session = opened(job, self._gang)
         self._job, self._device, self._sides = job, session.device, [session]
         if job.rival is not None:
-            known = job.settings, job.seed, job.check_seed
-            self._sides.append(Session(session.device, session.case, job.rival, *known))
+            rival = replace(job.rival, seed=job.seed, check_seed=job.check_seed)
+            self._sides.append(opened(rival, device=session.device))
         for side in self._sides:
             side.announce = self._announce
         self._order.seed(job.seed)
@@ -334,7 +334,7 @@ class Worker:
 
     def do_prepare(self, sampling: Sampling | None) -> Sampling | None:
         """Calibrate and settle, with the device to itself; return how the variant is sampled."""
-        known = sampling, self._job.rival_sampling
+        known = sampling, self._job.rival and self._job.rival.sampling
         chosen = [side.prepare(each) for side, each in zip(self._sides, known, strict=False)]
         return chosen[0]
 
@@ -393,8 +393,8 @@ def show(job: Job) -> None:
     session.device.close()
 
 
-def opened(job: Job, gang: Gang | None = None) -> Session:
-    """Import a job's case, and open its device."""
+def opened(job: Job, gang: Gang | None = None, device: Device | None = None) -> Session:
+    """Import a job's case, and open its device unless it is open."""
     if job.accelerator is not None and job.accelerator.folder not in {"", *sys.path}:
         sys.path.append(job.accelerator.folder)
     with contextlib.suppress(OSError):  # the folder may be gone
@@ -409,9 +409,9 @@ def opened(job: Job, gang: Gang | None = None) -> Session:
                 where=job.origin,
                 remedy=f"its cases are {', '.join(sorted(cases))}; did the pack change meanwhile?",
             )
-    device = protocol.open_device(job.device, seed=job.seed, gang=gang, accelerator=job.accelerator)
-    known = job.settings, job.seed, job.check_seed
-    return Session(device, cases[job.case], job.axes, *known)
+    how: dict[str, Any] = {"seed": job.seed, "gang": gang, "accelerator": job.accelerator}
+    device = device or protocol.open_device(job.device, **how)
+    return Session(device, cases[job.case], job.axes, job.settings, job.seed, job.check_seed)
 
 
 # The instrument is the same on both sides, also where its own repository is under test.

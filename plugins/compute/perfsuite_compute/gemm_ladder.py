@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from perfsuite import Beats, arch, cuda, operator
-from perfsuite.gpu import matmul64, mm, sm_count, tensor_map
+from perfsuite.gpu import matmul64, sm_count, tensor_map
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ _BEATS = {
         needs=(cuda(), arch("sm_90")),
     ),
     "wgmma": Beats(
-        "torch",
+        "compute.gemm[dtype=bf16,m={size},n={size},k={size},impl=torch]",
         0.75,
         "P. Shankhdhar, fast.cu, README: on an H100, bf16, 763 TFLOP/s where cuBLAS has "
         "716 (4096 cubed), 808 where it has 795 (8192 cubed), with clusters and an overlapped "
@@ -77,11 +77,11 @@ _BEATS = {
     smoke={"size": 2040, "impl": "wgmma"},
     nightly=[
         {"size": 2048, "impl": ["loop", "shared", "register", "wmma"]},
-        {"size": 4096, "impl": ["mma_sync", "wgmma", "torch"]},
+        {"size": 4096, "impl": ["mma_sync", "wgmma"]},
     ],
     full=[
         {"size": 1032, "impl": list(RUNGS)},
-        {"size": 8192, "impl": ["wmma", "mma_sync", "wgmma", "torch"]},
+        {"size": 8192, "impl": ["wmma", "mma_sync", "wgmma"]},
     ],
     needs=(cuda(), arch("sm_80+")),
     # The same for all: the operands are bf16, whatever a rung multiplies them with.
@@ -99,7 +99,7 @@ def gemm_ladder(rng: Any, *, size: int) -> Any:
     at every step but for what registers hold; ``mma_sync`` has three steps on their way (cp.async)
     and no padding or conflicts (ldmatrix, swizzled). ``wgmma`` is Hopper's own: TMA copies whole
     boxes, which one warpgroup does nothing but start, while two multiply 64 x 256 an instruction
-    from shared memory, tile after tile. ``torch`` is cuBLAS, the end of the ladder. What the last
+    from shared memory, tile after tile. The end of the ladder is cuBLAS, in ``gemm``. What the last
     rung's parts are worth, ``wgmma_gemm`` and ``warp_specialization`` of the hopper pack tell.
 
     On an H200 ``wgmma`` took 40.0 us at 2040, and cuBLAS 24.0 at 2048 (in ``gemm``). Few SMs idle:
@@ -117,9 +117,6 @@ gemm_ladder.reference(lambda a, b, c: matmul64(a, b))
 
 # Round the loop over k down to whole steps of 64, less one.
 gemm_ladder.wrong(lambda a, b, c: a[:, :-64] @ b[:-64])
-
-
-gemm_ladder.impl(mm, name="torch")
 
 
 def _rung(ctx: Any, *, impl: str) -> Any:
