@@ -9,7 +9,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 from msgspec.structs import replace
 
@@ -53,8 +52,8 @@ AWAY = frozenset({Word.SLOWER, Word.ENVIRONMENT})
 # Seconds for what follows the last measurement, for the kernels of a variant that is new, and of
 # all. A gang takes as long as so many others. On a GPU such a share of what changed is measured in
 # pairs. Of pairs such a share goes on to more, at first and after that: on two cores 28 to 44 %,
-# then 67 to 93 %.
-REPORT_S, TRACE_S, TRACES_S, GANG, DOUBTED, GOES_ON = 3.0, 0.5, 10.0, 2, 0.1, (0.4, 0.8)
+# then 67 to 93 %. So many of the last say by how much a plan is off.
+REPORT_S, TRACE_S, TRACES_S, GANG, DOUBTED, GOES_ON, RECENT = 3.0, 0.5, 10.0, 2, 0.1, (0.4, 0.8), 9
 # What was said is kept every few seconds, of a long run more seldom.
 SAID_S, SAID_SHARE = 5.0, 0.03
 # A command that names more by their ids is no use on a terminal: it names cases.
@@ -102,8 +101,8 @@ class Forecast:
         self._units, self._limit, self._looks = units, limit, looks_of(run.settings)
         built, count = built_in(run.facts.device), run.settings.processes
         self._first_s = built.process_s * count / (1 + count)
-        # How much longer than planned each took, by kind: few take ten times as long.
-        self._off = defaultdict[str, list[float]](list)
+        # What each took and was planned to take, by kind.
+        self._off = defaultdict[str, list[tuple[float, float]]](list)
         self.said = list[tuple[float, float]]()
         # By variant, and whether it is in pairs, of which it has so many.
         self._known_s = dict[tuple[str, bool], float]()
@@ -153,9 +152,8 @@ class Forecast:
     def took(self, result: Result) -> float:
         """Learn what a variant took; return the seconds that are left."""
         is_pair = (result.variant, True) in self._planned
-        kind = self._kind(key := (result.variant, is_pair))
-        if due_s := self._planned.pop(key, 0.0):
-            self._off[kind].append(result.wall_s * (1 + is_pair) / due_s)
+        if due_s := self._planned.pop(key := (result.variant, is_pair), 0.0):
+            self._off[self._kind(key)].append((result.wall_s * (1 + is_pair), due_s))
         self._begun[result.variant] = len(result.evidence)
         return self.left_s()
 
@@ -164,7 +162,8 @@ class Forecast:
         left_s, off = self._later_s, 1.0
         # Compilers are off by their own share; pairs as all that is timed, until they are known.
         for kind, first in (("exact", 1.0), ("alone", 1.0), ("pair", 0.0)):
-            off = median([first or off, *self._off[kind]])
+            known = self._off[kind][-RECENT:] or [(first or off, 1.0)]
+            off = sum(took for took, _ in known) / sum(due for _, due in known)
             planned_s = sum(s for key, s in self._planned.items() if self._kind(key) == kind)
             left_s += planned_s * off / self._units
         left_s = min(left_s, self._limit.left_s())
