@@ -61,8 +61,8 @@ CORE_PATH = (
 # when this was written may not grow: each step lowers its number, and drops it at the limit.
 CORE_ALARM = 9_700
 TODAY = {
-    "core": 14_431,
-    "features": 4_020,
+    "core": 14_430,
+    "features": 4_018,
     "core path": 5_229,
     "tests": 15_997,
     "modules": 86,
