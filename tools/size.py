@@ -62,7 +62,7 @@ CORE_PATH = (
 CORE_ALARM = 9_700
 TODAY = {
     "core": 14_430,
-    "features": 4_018,
+    "features": 4_019,
     "core path": 5_229,
     "tests": 15_997,
     "modules": 86,

@@ -29,7 +29,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 # Whose files this one is like; the name is what tells readers that another tool wrote it.
-VERSION, US = "5.3.1", 1e-6
+VERSION = "5.3.1"
+US = 1e-6
 QUARTILES = (0.25, 0.5, 0.75)
 FENCE = 1.5  # Tukey's, of the distance between the quartiles
 # Until a call was issued faster: a first one, which may compile for seconds, waits no longer.
