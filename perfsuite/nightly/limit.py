@@ -225,7 +225,7 @@ class Fit(Struct, frozen=True, kw_only=True):
         past, entry = self.past.get(variant.id), self.entries.get(variant.id)
         if past is None:
             return CALM, "never measured here", ""
-        since = f"; {past.run[:8]}"
+        since = f", {past.run[:4]}-{past.run[4:6]}-{past.run[6:8]}"
         if past.doubt:
             return 0, f"{past.doubt} when last measured", since
         if variant.id in self.touched:
