@@ -169,6 +169,23 @@ __device__ void multiply(float (&sums)[SUMS], unsigned long long a, unsigned lon
         : "l"(a), "l"(b), "r"(add), "n"(TURNED));
 }
 
+// What it leaves, to a row-major matrix. A warp has 16 rows; four lanes have row lane / 4, and that
+// plus 8.
+__device__ void store(const float (&sums)[SUMS], unsigned short* c, int row, int column, int m,
+                      int n) {
+    row += threadIdx.x % 32 / 4;
+    column += threadIdx.x % 4 * 2;
+    #pragma unroll
+    for (int i = 0; i < SUMS / 4; ++i) {
+        const int at = column + i * 8;
+        unsigned short* to = c + (long long)row * n + at;
+        if (at < n && row < m) store_pair(to, sums[4 * i], sums[4 * i + 1]);
+        if (at < n && row + 8 < m) {
+            store_pair(to + 8LL * n, sums[4 * i + 2], sums[4 * i + 3]);
+        }
+    }
+}
+
 template <int LEFT>
 __device__ void await_multiplications() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");

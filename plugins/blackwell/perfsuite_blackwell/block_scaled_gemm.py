@@ -5,13 +5,7 @@ from typing import Any
 from perfsuite import Claim, arch, cuda, operator
 from perfsuite.gpu import TRITON, Later, matmul64, torch
 from perfsuite_blackwell.formats import FORMATS, Format, values_of
-from perfsuite_blackwell.quantise import (
-    Quantised,
-    dequantise,
-    quantise,
-    tile_scales,
-    untile_scales,
-)
+from perfsuite_blackwell.quantise import Quantised, dequantise, quantise, tile_scales, untile_scales
 
 # torch._scaled_mm has no mxfp4 on NVIDIA's GPUs.
 _CUBLAS = {"format": ["nvfp4", "mxfp8"], "impl": "cublas"}

@@ -6,9 +6,7 @@ import perfsuite
 
 
 @perfsuite.hookimpl
-def perf_cases(
-    kernels: Sequence[perfsuite.Kernel],
-) -> Sequence[perfsuite.Case]:
+def perf_cases(kernels: Sequence[perfsuite.Kernel]) -> Sequence[perfsuite.Case]:
     """Return the case that compiles these kernels; raises PerfError where there is none."""
     from perfsuite_codegen.kernel import case_of
 

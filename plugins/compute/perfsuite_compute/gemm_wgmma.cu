@@ -26,18 +26,10 @@ constexpr int SLOT_BYTES = BYTES_A + TILE_N / BOX * BYTES_BOX_B;
 constexpr unsigned long long DESCRIPTOR_A = 1ull << 62 | 64ull << 32;
 constexpr unsigned long long DESCRIPTOR_B = DESCRIPTOR_A | (BYTES_BOX_B / 16ull) << 16;
 
-struct Ring {
+struct Ring : Place<SLOTS> {
     unsigned slots;  // addresses in shared memory: the slots, a barrier each that tells when its
     unsigned full;   // copies have come, and one when both warpgroups have read it
     unsigned empty;
-    unsigned slot;
-    unsigned parity;
-
-    __device__ void advance()
-    {
-        slot = slot + 1 == SLOTS ? 0 : slot + 1;
-        parity ^= slot == 0;
-    }
 };
 
 struct Tile {
@@ -98,21 +90,6 @@ __device__ void multiply_tile(float (&sums)[SUMS], Ring& ring, int warpgroup, in
     settle(sums);
 }
 
-// A warp has 16 rows; four lanes have row lane / 4, and that plus 8.
-__device__ void store(const float (&sums)[SUMS], unsigned short* c, Tile tile, int m, int n) {
-    const int lane = threadIdx.x % 32;
-    const int row = tile.row + threadIdx.x / 32 * 16 + lane / 4;
-    #pragma unroll
-    for (int i = 0; i < SUMS / 4; ++i) {
-        const int column = tile.column + i * 8 + lane % 4 * 2;
-        unsigned short* to = c + (long long)row * n + column;
-        if (column < n && row < m) store_pair(to, sums[4 * i], sums[4 * i + 1]);
-        if (column < n && row + 8 < m) {
-            store_pair(to + 8LL * n, sums[4 * i + 2], sums[4 * i + 3]);
-        }
-    }
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 gemm_wgmma(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
            unsigned short* c, long long size_m, long long size_n, long long size_k) {
@@ -121,8 +98,8 @@ gemm_wgmma(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
     const int m = (int)size_m, n = (int)size_n, steps = ((int)size_k + STEP - 1) / STEP;
     const int tiles_m = (m + TILE_M - 1) / TILE_M, tiles_n = (n + TILE_N - 1) / TILE_N;
     // The swizzle repeats every 1024 bytes of address: slots start at a multiple of that.
-    Ring ring = {(shared_address(shared) + 1023) / 1024 * 1024, shared_address(full),
-                 shared_address(empty), 0, 0};
+    Ring ring = {{}, (shared_address(shared) + 1023) / 1024 * 1024, shared_address(full),
+                 shared_address(empty)};
     // The same in all lanes of a warp, and the compiler is to know it: roles must not diverge.
     const int warpgroup = __shfl_sync(~0u, threadIdx.x / WARPGROUP, 0);
 
@@ -150,6 +127,7 @@ gemm_wgmma(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
     float sums[SUMS];
     for (int index = blockIdx.x; index < tiles_m * tiles_n; index += gridDim.x) {
         multiply_tile(sums, ring, warpgroup, steps);
-        store(sums, c, tile_at(index, tiles_m, tiles_n), m, n);
+        const Tile tile = tile_at(index, tiles_m, tiles_n);
+        store(sums, c, tile.row + threadIdx.x / 32 * 16, tile.column, m, n);
     }
 }

@@ -58,8 +58,7 @@ def _torch(x: Any, w: Any, y: Any) -> None:
 @gemv_skinny.impl(needs=TRITON)
 def _triton(ctx: Any, *, m: int, n: int, k: int) -> Any:
     programs = kernels.PROGRAMS_PER_SM * sm_count()
-    run = kernels.launch(m, n, k, kind="bf16", place=ctx.place, programs=programs)
-    return lambda x, w, y: run(x, w, x, y)  # bf16 weights have no scale
+    return kernels.launch(m, n, k, place=ctx.place, programs=programs)
 
 
 @gemv_skinny.impl(needs=[cuda()])

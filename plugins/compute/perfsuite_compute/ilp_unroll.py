@@ -20,14 +20,8 @@ N = 132 * THREADS * 8
 
 @case(
     smoke={"n": N - 37, "chains": 4, "unroll": 8},
-    nightly=[
-        {"n": N, "chains": [1, 4, 8], "unroll": 8},
-        {"n": N, "chains": 1, "unroll": 1},
-    ],
-    full=[
-        {"n": N, "chains": 2, "unroll": 8},
-        {"n": N, "chains": 8, "unroll": 1},
-    ],
+    nightly=[{"n": N, "chains": [1, 4, 8], "unroll": 8}, {"n": N, "chains": 1, "unroll": 1}],
+    full=[{"n": N, "chains": 2, "unroll": 8}, {"n": N, "chains": 8, "unroll": 1}],
     needs=[cuda()],
     # The numbers are read and written once; each of their steps is two operations.
     work=lambda n, **_: Work(4 * n, 4 * n, 2 * STEPS * n, "fp32"),

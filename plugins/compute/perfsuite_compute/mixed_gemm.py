@@ -3,13 +3,19 @@
 from pathlib import Path
 from typing import Any
 
-from perfsuite import Beats, arch, cuda, operator
-from perfsuite.gpu import TRITON, Later, matmul64, sm_count, torch
+from perfsuite import Beats, arch, cuda, operator, package
+from perfsuite.gpu import Later, matmul64, sm_count, torch
 
 GROUP = 128  # weights of 4 bits that share a scale
-_LARGEST = {"int8": 127, "int4": 7}
+_LARGEST, _PARTS = {"int8": 127, "int4": 7}, {"int8": 2, "int4": 4}
 _WARPS = 16  # of a block of mixed_gemv.cu, one on each multiprocessor
-kernels = Later("perfsuite_compute.skinny_triton")
+_MANY = [16, 64, 256]
+_NEEDS = [
+    cuda(),
+    package("triton.experimental.gluon.language.nvidia.hopper").when(m=_MANY),
+    arch("sm_90").when(m=_MANY),  # wgmma, of weights in registers
+]
+kernels = Later("perfsuite_compute.mixed_gluon")
 
 
 @operator(
@@ -22,7 +28,7 @@ kernels = Later("perfsuite_compute.skinny_triton")
     full=[
         {"m": 1, "n": 1024, "k": 1024},
         {"m": 1, "n": 28671, "k": 4096, "impl": "int8"},
-        {"m": [16, 64], "n": 28672, "k": 4096},
+        {"m": _MANY[:2], "n": 28672, "k": 4096},
     ],
     # Bytes are those of each format.
     rate_dtype="bf16",
@@ -39,19 +45,17 @@ def mixed_gemm(rng: Any, *, m: int, n: int, k: int, impl: str) -> Any:
     and fewer bits are less time, as long as taking them apart is none: CUDA C++ puts the nibbles of
     either format into the mantissas of bf16 in place, one instruction for two, and has tensor cores
     multiply those. With 256 rows it is that of the tensor cores, and turning weights into bf16
-    comes on top: in Triton, each once; int4 is scaled in bf16 (with up to 64 rows the sums of 128
-    are, in fp32). Bytes are those of each format, so that the efficiency says how near to its own
-    bound each one is.
+    comes on top: in Gluon, on Hopper alone, under the product of the step before, in the order and
+    in the registers that wgmma takes; int4 is scaled in bf16, and its scale is rounded for that.
+    Bytes are those of each format, so that the efficiency says how near to its own bound each is.
 
     On an H200 one row took about 35 us in int8 and 21 in int4, 76 and 68 % of the ceiling; for
     as many bytes as int8's ``gemv_skinny`` needs 28. Fixed is some 5 us in both: starting, turning
     x into the tensor cores' order before the first product, and a last turn in which two of five
     warps have rows left (57344 x 8192 weights reach 93 and 88 %, by a sweep). The rest goes with
     the bytes: a warp asks for more only after the 190 instructions that 2 KiB take, which by count
-    keep the pipe for whole numbers busy for a third of the time and more. 256 rows took about
-    127 us in int8 and 146 in int4, 70 and 61 % of the rate of cuBLAS in bf16: tensor cores wait
-    while warps turn the next weights into bf16, and a tile's sums take the registers of a second
-    program, which would multiply meanwhile.
+    keep the pipe for whole numbers busy for a third of the time and more. On an H100 256 rows took
+    99 us in int8 and 106 in int4, 103 in bf16 by cuBLAS; 64 rows 56 and 43, 86 in bf16.
     """
     x, w = rng.randn(m, k, dtype="bfloat16"), rng.randn(n, k, dtype="bfloat16")
     w *= 0.25 + 3.75 * rng.rand(n, 1, dtype="bfloat16")  # so that a wrong scale shows
@@ -79,9 +83,9 @@ def _bf16(x: Any, w: Any, scale: Any, y: Any) -> None:
     torch.mm(x, w.t(), out=y)
 
 
-@mixed_gemm.impl(name="int4", needs=TRITON)
+@mixed_gemm.impl(name="int4", needs=_NEEDS)
 @mixed_gemm.impl(
-    needs=TRITON,
+    needs=_NEEDS,
     beats=Beats(
         "bf16",
         1.3,
@@ -92,41 +96,42 @@ def _bf16(x: Any, w: Any, scale: Any, y: Any) -> None:
     ),
 )
 def _int8(ctx: Any, *, m: int, n: int, k: int, impl: str) -> Any:
-    sms = sm_count()
     if m == 1:
-        # Of k a multiple of 16, of 128 for int4.
+        sms = sm_count()
         macros = {"N": n, "K": k, "WARPS": _WARPS, **({"INT4": 1} if impl == "int4" else {})}
         options = tuple(f"-D{name}={value}" for name, value in macros.items())
         run = ctx.load_cuda(
             Path(__file__).with_name("mixed_gemv.cu"), "mixed_gemv", options=options
         )
         return lambda x, w, scale, y: run(sms, 32 * _WARPS, x, w, scale, y)
-    programs = kernels.PROGRAMS_PER_SM * sms
-    return kernels.launch(m, n, k, kind=impl, place=ctx.place, programs=programs)
+    return kernels.launch(m, n, k, kind=impl)
 
 
 def quantise(w: Any, kind: str) -> tuple[Any, Any]:
     """Return integer weights and fp32 scales: one a row (int8), or one for GROUP of it (int4).
 
-    int4 has two in a byte: byte j of a group holds weights j (low) and j + 64 (high), both plus 8,
-    so that a kernel finds each half of a group in a row.
+    Codes lie as tensor cores take them, in steps of 64 bytes: 128 codes of int4, 64 of int8. In a
+    step, k counts q, p, t and e: 4, 4 (int8: 2), 4 and 2 of them, e the fastest. Such a code is
+    number p + 4 e (int8: p + 2 e) of word 4 t + q. int4 has two in a byte, the first low, both
+    plus 8.
     """
     rows, k = w.shape
     groups = w.float().view(rows, -1, k if kind == "int8" else GROUP)
     scale = groups.abs().amax(dim=2) / _LARGEST[kind]
     codes = (groups / scale[..., None]).round_().clamp_(-_LARGEST[kind], _LARGEST[kind])
+    codes = codes.to(torch.int8).view(rows, -1, 4, _PARTS[kind], 4, 2).permute(0, 1, 4, 2, 5, 3)
     if kind == "int8":
-        return codes.view(rows, k).to(torch.int8), scale.view(rows)
-    low, high = (codes + 8).to(torch.uint8).chunk(2, dim=2)
-    return (low | high << 4).view(rows, k // 2), scale
+        return codes.reshape(rows, k), scale.view(rows)
+    low, high = (codes.reshape(rows, -1, 2) + 8).to(torch.uint8).unbind(2)
+    return low | high << 4, scale
 
 
 def dequantise(w: Any, scale: Any, kind: str) -> Any:
     """Return what quantised weights stand for, in float64."""
     if kind == "bf16":
         return w.double()
-    if kind == "int8":
-        return w.double() * scale.double()[:, None]
-    packed = w.view(*scale.shape, GROUP // 2)
-    codes = torch.cat((packed & 15, packed >> 4), dim=2)
-    return ((codes.double() - 8) * scale.double()[..., None]).view(w.shape[0], -1)
+    codes = w if kind == "int8" else torch.stack((w & 15, w >> 4), dim=2).to(torch.int8) - 8
+    codes = codes.view(len(w), -1, 4, 4, 2, _PARTS[kind]).permute(0, 1, 3, 5, 2, 4)
+    scale = scale.view(len(w), -1)
+    groups = codes.reshape(*scale.shape, -1).double()
+    return groups.mul_(scale[..., None]).view(len(w), -1)

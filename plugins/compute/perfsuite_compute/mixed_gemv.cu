@@ -1,5 +1,5 @@
 // One row times weights of 8 or 4 bits: y[o] = scale x sum over k of code[o, k] x[k], by tensor
-// cores, which take the codes without a conversion. Macros: N; K, a multiple of 16, of 128 with INT4;
+// cores, which take the codes without a conversion. Macros: N; K, a multiple of 64, of 128 with INT4;
 // INT4 for two codes a byte and a scale for each 128 (else int8 and one for each output); WARPS of a
 // block. Blocks stay, one on each multiprocessor, and their warps take every so many-th outputs.
 //
@@ -21,21 +21,22 @@ constexpr int ROWS = 4;   // outputs that a warp takes at a time, by twos
 // DEPTH is the chunks of 512 bytes of each that it has on their way: 64 KiB or more of 16 warps.
 #ifdef INT4
 constexpr int DEPTH = 3;
-constexpr int ROW_BYTES = K / 2;
+constexpr int NIBBLES = 1;                          // of a code
 constexpr unsigned UPPER = 0x43004300u;             // stored with 8 added
 constexpr unsigned ZERO_LOWER = 0xc308c308u;        // -136: what a code of 0 is multiplied as
 #else
 constexpr int DEPTH = 2;
-constexpr int ROW_BYTES = K;
+constexpr int NIBBLES = 2;
 constexpr unsigned UPPER = 0x43084308u;             // two's complement: its highest bit is flipped
 constexpr unsigned ZERO_LOWER = 0xc300c300u;        // -128
 #endif
 constexpr unsigned LOWER = 0x43004300u;             // 128, twice
 constexpr unsigned ZERO_UPPER = 0xc308c308u;        // -136
+constexpr int ROW_BYTES = K / 2 * NIBBLES;
 constexpr int VECTORS = ROW_BYTES / 16;             // of 16 bytes in a row
 constexpr int CHUNKS = (VECTORS + 31) / 32;
 constexpr int GROUPS = K / 128;
-static_assert(ROW_BYTES % 16 == 0, "a row of w must be whole vectors");
+static_assert(ROW_BYTES % 64 == 0, "a row of w must be whole steps of 64 bytes");
 
 __device__ __forceinline__ unsigned nibbles(unsigned word, unsigned base) {
     unsigned pair;  // (word & mask) ^ base in one instruction
@@ -43,33 +44,22 @@ __device__ __forceinline__ unsigned nibbles(unsigned word, unsigned base) {
     return pair;
 }
 
-__device__ __forceinline__ void multiply(float (&sums)[4], unsigned a0, unsigned a1, unsigned a2,
-                                         unsigned a3, unsigned b0, unsigned b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
-        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-// What x is multiplied by in byte `at` of a row, lower or upper nibble; 0 beyond the row.
-__device__ __forceinline__ unsigned short x_at(const unsigned short* x, int at, bool upper) {
-    if (at >= ROW_BYTES) return 0;
-#ifdef INT4
-    return x[at / 64 * 128 + at % 64 + (upper ? 64 : 0)];
-#else
-    return upper ? narrow(16.0f * __uint_as_float((unsigned)x[at] << 16)) : x[at];
-#endif
-}
-
 // x as the second operand has it, a vector for each of a lane's words: bytes 0 and 2, bytes 1 and 3,
-// of each first the lower nibbles. All lanes' vectors of a word are in a row.
-__device__ void arrange(uint4* arranged, const unsigned short* x) {
+// of each first the lower nibbles. All lanes' vectors of a word are in a row. By the order of codes,
+// which `quantise` of mixed_gemm.py tells, what meets two codes lies side by side in x.
+__device__ void arrange(uint4* arranged, const unsigned* x) {
+    #pragma unroll 1
     for (int i = threadIdx.x; i < CHUNKS * 128; i += WARPS * 32) {
-        const int at = i / 128 * 512 + i % 32 * 16 + i / 32 % 4 * 4;
+        const int step = i / 128 * 8 + i % 32 / 4;  // of 64 bytes; x is 0 beyond a row
         unsigned pairs[4];
         #pragma unroll
         for (int j = 0; j < 4; ++j) {
-            pairs[j] = x_at(x, at + j / 2, j % 2) | (unsigned)x_at(x, at + j / 2 + 2, j % 2) << 16;
+            const int at = (step * 4 + i / 32 % 4) * (16 / NIBBLES) + j / NIBBLES * 4 + i % 4;
+            pairs[j] = step < ROW_BYTES / 64 ? x[at] : 0;
+            if (j % NIBBLES) {
+                pairs[j] = narrow(16.0f * __uint_as_float(pairs[j] << 16),
+                                  16.0f * __uint_as_float(pairs[j] & 0xffff0000u));
+            }
         }
         arranged[i] = {pairs[0], pairs[1], pairs[2], pairs[3]};
     }
@@ -112,28 +102,29 @@ __device__ __forceinline__ void load(Chunk& to, const uint4* w, const float* sca
 // so; the others' sums mean nothing.
 __device__ __forceinline__ void consume(float (&sums)[ROWS], const Chunk& chunk, const uint4* x) {
     const bool is_odd = threadIdx.x / 4 % 2;
+    const unsigned zeros[4] = {ZERO_LOWER, ZERO_LOWER, ZERO_UPPER, ZERO_UPPER};
     uint4 held[4];
     float start[4] = {};
     #pragma unroll
     for (int i = 0; i < 4; ++i) {
         held[i] = x[i * 32];
-        multiply(start, ZERO_LOWER, ZERO_LOWER, ZERO_UPPER, ZERO_UPPER, held[i].x, held[i].y);
-        multiply(start, ZERO_LOWER, ZERO_LOWER, ZERO_UPPER, ZERO_UPPER, held[i].z, held[i].w);
+        multiply(start, zeros, held[i].x, held[i].y);
+        multiply(start, zeros, held[i].z, held[i].w);
     }
     #pragma unroll
     for (int row = 0; row < ROWS; row += 2) {
-        const uint4 &one = chunk.codes[row], &two = chunk.codes[row + 1];
-        const unsigned ones[4] = {one.x, one.y, one.z, one.w};
-        const unsigned twos[4] = {two.x, two.y, two.z, two.w};
+        const unsigned* ones = &chunk.codes[row].x;
+        const unsigned* twos = &chunk.codes[row + 1].x;
         float part[4] = {start[0], start[1], start[2], start[3]};
         #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            multiply(part, nibbles(ones[i], LOWER), nibbles(twos[i], LOWER),
-                     nibbles(ones[i] >> 4, UPPER), nibbles(twos[i] >> 4, UPPER),
-                     held[i].x, held[i].y);
-            multiply(part, nibbles(ones[i] >> 8, LOWER), nibbles(twos[i] >> 8, LOWER),
-                     nibbles(ones[i] >> 12, UPPER), nibbles(twos[i] >> 12, UPPER),
-                     held[i].z, held[i].w);
+            #pragma unroll
+            for (int bits = 0; bits < 16; bits += 8) {
+                const unsigned one = ones[i] >> bits, two = twos[i] >> bits;
+                multiply(part, {nibbles(one, LOWER), nibbles(two, LOWER),
+                                nibbles(one >> 4, UPPER), nibbles(two >> 4, UPPER)},
+                         bits ? held[i].z : held[i].x, bits ? held[i].w : held[i].y);
+            }
         }
 #ifdef INT4
         sums[row] = fmaf(is_odd ? part[1] : part[0], chunk.scales[row], sums[row]);
@@ -165,7 +156,7 @@ __device__ __forceinline__ void store(float (&sums)[ROWS], const float* scale, u
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
-mixed_gemv(const unsigned short* x, const uint4* w, const float* scale, unsigned short* y) {
+mixed_gemv(const unsigned* x, const uint4* w, const float* scale, unsigned short* y) {
     __shared__ uint4 arranged[CHUNKS * 128];
     // Blocks first: what is left over for the last turn is spread over all of them.
     const int first = (threadIdx.x / 32 * gridDim.x + blockIdx.x) * ROWS;

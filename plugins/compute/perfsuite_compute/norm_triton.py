@@ -3,6 +3,7 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 
@@ -96,17 +97,10 @@ def warps_for(cols: int) -> int:
 
 
 def forward(
-    x: Any, residual: Any, weight: Any, bias: Any, *, eps: float, centred: bool
-) -> tuple[Any, Any]:
-    """Return the norm of x + residual, and the sum itself."""
-    return _forward(x, residual, weight, bias, (None, None), eps=eps, centred=centred)
-
-
-def _forward(
-    x: Any, residual: Any, weight: Any, bias: Any, kept: Any, *, eps: float, centred: bool
-) -> tuple[Any, Any]:
-    import torch
-
+    x: Any, residual: Any, weight: Any, bias: Any, kept: Any = (None, None),
+    *, eps: float, centred: bool,
+) -> tuple[Any, Any]:  # fmt: skip
+    """Return the norm of x + residual, and the sum itself; ``kept`` is filled for a gradient."""
     rows, cols = x.shape
     y, total = torch.empty_like(x), torch.empty_like(x)
     mean, rstd = kept
@@ -127,12 +121,10 @@ def train(
     *, eps: float, centred: bool, programs: int,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Return the norm, the sum, and the gradients of x, weight and (centred) bias."""
-    import torch
-
     rows, cols = x.shape
     rstd = torch.empty(rows, dtype=torch.float32, device=x.device)
     mean = torch.empty_like(rstd) if centred else None
-    y, total = _forward(x, residual, weight, bias, (mean, rstd), eps=eps, centred=centred)
+    y, total = forward(x, residual, weight, bias, (mean, rstd), eps=eps, centred=centred)
     dx = torch.empty_like(x)
     sums = [torch.empty(programs, cols, dtype=torch.float32, device=x.device)]
     sums += [torch.empty_like(sums[0])] if centred else []
@@ -144,8 +136,6 @@ def train(
 
 
 def _summed(partial: Any, like: Any) -> Any:
-    import torch
-
     rows, cols = partial.shape
     out = torch.empty_like(like)
     column_sum_kernel[(triton.cdiv(cols, SUM_COLS),)](

@@ -24,10 +24,7 @@ _FUSED = [
 
 
 @operator(
-    nightly=[
-        {"k": [4, 16], "n": _N},
-        {"k": 4, "n": _N - 1, "impl": "triton"},
-    ],
+    nightly=[{"k": [4, 16], "n": _N}, {"k": 4, "n": _N - 1, "impl": "triton"}],
     full=[
         {"k": [2, 8], "n": _N},
         {"k": 4, "n": 2**20, "impl": "eager"},

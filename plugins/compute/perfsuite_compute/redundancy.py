@@ -16,10 +16,7 @@ _CUDA = ["cuda_recompute", "cuda_fast", "cuda_hoisted"]
 @perfsuite.operator(
     # Tokens and heads: of an 8B model, of a size with tails, and small enough for a CPU.
     smoke={"tokens": 256, "heads": 4, "impl": "torch_hoisted"},
-    nightly=[
-        {"tokens": 4096, "heads": 32},
-        {"tokens": 4093, "heads": 31, "impl": "cuda_hoisted"},
-    ],
+    nightly=[{"tokens": 4096, "heads": 32}, {"tokens": 4093, "heads": 31, "impl": "cuda_hoisted"}],
     full=[
         {"tokens": 256, "heads": 4, "impl": "torch_recompute"},
         {"tokens": 4093, "heads": 31, "impl": "cuda_recompute"},

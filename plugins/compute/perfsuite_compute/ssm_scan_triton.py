@@ -9,8 +9,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 CHUNK, STAGES, STATE_STAGES, WARPS = 64, 2, 3, 4
 # Heads of one program, one or two: they share b and c, of which a chunk has four times as much as
-# of x. Registers hold the states of two, but not a scan's scores beside them.
-STATE_EACH, SCAN_EACH = 2, 1
+# of x. Registers hold the states of two, but not a scan's scores beside them: there it is one.
+STATE_EACH = 2
 # Programs that share a head's tokens: with one there is less than one an SM, and while its products
 # wait for each other nothing else runs.
 SEGMENTS = 4
@@ -106,38 +106,15 @@ def _begun(states, logs, head, P: tl.constexpr, N: tl.constexpr):
 
 
 @triton.jit
-def _scanned(
-    state, products, keys, queries, x_desc, y_desc, line, sequence, head, at, P: tl.constexpr,
-    CHUNK: tl.constexpr,
-):  # fmt: skip
-    """Write a head's y for one chunk and return its state after it."""
-    steps = tl.arange(0, CHUNK)
-    values = _taken(x_desc, sequence, at, head * P, CHUNK, P)
-    since = tl.load(line + at + steps)
-    whole = tl.load(line + at + CHUNK - 1)
-    # Within the chunk, each step sees itself and those before it, decayed since.
-    gap = since[:, None] - since[None, :]
-    scores = tl.where(steps[:, None] >= steps[None, :], products * tl.exp2(gap), 0.0)
-    # What came before the chunk, through the state.
-    result = tl.dot(queries, state.to(values.dtype)) * tl.exp2(since)[:, None]
-    result = tl.dot(scores.to(values.dtype), values, result)
-    y_desc.store([sequence, at, head * P], tl.reshape(result.to(values.dtype), (1, CHUNK, P)))
-    return _grown(state, keys, values, since, whole)
-
-
-@triton.jit
 def scan_kernel(
     x_desc, since, b_desc, c_desc, states, logs, y_desc, heads, chunks, share, P: tl.constexpr,
-    N: tl.constexpr, CHUNK: tl.constexpr, EACH: tl.constexpr,
+    N: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Scan one segment of EACH heads, one or two."""
-    sequence = tl.program_id(0) // (heads // EACH)
-    row = tl.program_id(0) * EACH
-    head = tl.program_id(0) % (heads // EACH) * EACH
-    line = since + row * chunks * CHUNK
-    state = _begun(states, logs, row, P, N)
-    if EACH > 1:
-        state_2 = _begun(states, logs, row + 1, P, N)
+    """Scan one segment of one head."""
+    sequence, head = tl.program_id(0) // heads, tl.program_id(0) % heads
+    line = since + tl.program_id(0) * chunks * CHUNK
+    state = _begun(states, logs, tl.program_id(0), P, N)
+    steps = tl.arange(0, CHUNK)
     first = tl.program_id(1) * share
     for chunk in range(first, tl.minimum(first + share, chunks)):
         at = chunk * CHUNK
@@ -145,14 +122,17 @@ def scan_kernel(
         keys = _taken(b_desc, sequence, at, 0, CHUNK, N)
         queries = _taken(c_desc, sequence, at, 0, CHUNK, N)
         products = tl.dot(queries, tl.trans(keys))
-        state = _scanned(
-            state, products, keys, queries, x_desc, y_desc, line, sequence, head, at, P, CHUNK
-        )
-        if EACH > 1:
-            state_2 = _scanned(
-                state_2, products, keys, queries, x_desc, y_desc, line + chunks * CHUNK,
-                sequence, head + 1, at, P, CHUNK,
-            )  # fmt: skip
+        values = _taken(x_desc, sequence, at, head * P, CHUNK, P)
+        logs_since = tl.load(line + at + steps)
+        whole = tl.load(line + at + CHUNK - 1)
+        # Within the chunk, each step sees itself and those before it, decayed since.
+        gap = logs_since[:, None] - logs_since[None, :]
+        scores = tl.where(steps[:, None] >= steps[None, :], products * tl.exp2(gap), 0.0)
+        # What came before the chunk, through the state.
+        result = tl.dot(queries, state.to(values.dtype)) * tl.exp2(logs_since)[:, None]
+        result = tl.dot(scores.to(values.dtype), values, result)
+        y_desc.store([sequence, at, head * P], tl.reshape(result.to(values.dtype), (1, CHUNK, P)))
+        state = _grown(state, keys, values, logs_since, whole)
 
 
 def scan(x: Any, decay: Any, b: Any, c: Any, y: Any) -> None:
@@ -166,7 +146,7 @@ def scan(x: Any, decay: Any, b: Any, c: Any, y: Any) -> None:
     n, chunks = b.shape[2], triton.cdiv(s, CHUNK)
     share = triton.cdiv(chunks, SEGMENTS)
     segments = triton.cdiv(chunks, share)
-    state_each, scan_each = (1 if heads % each else each for each in (STATE_EACH, SCAN_EACH))
+    each = 1 if heads % STATE_EACH else STATE_EACH
 
     def empty(*shape: int) -> Any:
         return torch.empty(*shape, dtype=torch.float32, device=x.device)
@@ -182,11 +162,11 @@ def scan(x: Any, decay: Any, b: Any, c: Any, y: Any) -> None:
         decay, since, s, chunks, HEADS=heads, PADDED=triton.next_power_of_2(heads), CHUNK=CHUNK
     )
     if segments > 1:
-        state_kernel[(batch * heads // state_each, segments - 1)](
+        state_kernel[(batch * heads // each, segments - 1)](
             blocks(x, p), since, blocks(b, n), states, logs, heads, chunks, share,
-            **sizes, EACH=state_each, num_stages=STATE_STAGES, num_warps=WARPS,
+            **sizes, EACH=each, num_stages=STATE_STAGES, num_warps=WARPS,
         )  # fmt: skip
-    scan_kernel[(batch * heads // scan_each, segments)](
+    scan_kernel[(batch * heads, segments)](
         blocks(x, p), since, blocks(b, n), blocks(c, n), states, logs, blocks(y, p),
-        heads, chunks, share, **sizes, EACH=scan_each, num_stages=STAGES, num_warps=WARPS,
+        heads, chunks, share, **sizes, num_stages=STAGES, num_warps=WARPS,
     )  # fmt: skip

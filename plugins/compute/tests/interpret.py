@@ -17,7 +17,6 @@ from perfsuite_compute import (
     gemm_triton,
     gqa_mla,
     grouped_gemm_triton,
-    mixed_gemm,
     norm,
     pointwise_fusion,
     quantize_cast,
@@ -103,19 +102,11 @@ def products() -> None:
 
 def skinny() -> None:
     for m, n, k, programs in ((1, 64, 128, 1), (3, 67, 1160, 4), (70, 130, 1288, 9)):
-        launch = skinny_triton.launch(m, n, k, kind="bf16", place="cpu", programs=programs)
+        launch = skinny_triton.launch(m, n, k, place="cpu", programs=programs)
         for again in (1, 2):
             x, w, y = normal(m, k), normal(n, k), room(m, n)
-            launch(x, w, x, y)
+            launch(x, w, y)
             report(f"skinny {m} {n} {k} {again}", y, x.double() @ w.double().t())
-    for kind in ("int8", "int4"):
-        for m, n, k, programs in ((1, 64, 128, 1), (3, 67, 1152, 4), (70, 130, 1280, 9)):
-            launch = skinny_triton.launch(m, n, k, kind=kind, place="cpu", programs=programs)
-            x, y = normal(m, k), room(m, n)
-            w, scale = mixed_gemm.quantise(torch.randn(n, k), kind)
-            launch(x, w, scale, y)
-            want = x.double() @ mixed_gemm.dequantise(w, scale, kind).t()
-            report(f"mixed {kind} {m} {n} {k}", y, want)
 
 
 def rows() -> None:

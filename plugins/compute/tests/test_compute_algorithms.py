@@ -4,13 +4,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from perfsuite_compute import (
-    fft_linalg,
-    fp64_emulation,
-    number_formats,
-    sparse24,
-    strassen,
-)
+from perfsuite_compute import fft_linalg, fp64_emulation, number_formats, sparse24, strassen
 
 import perfsuite
 

@@ -40,6 +40,14 @@ def test_quantised_row_is_read_by_16_bytes_and_converts_nothing(kind: str, n: in
     assert made.count("HMMA") == pairs // 4 + chunks // 2 * 8
 
 
+@pytest.mark.parametrize(("kind", "instructions"), [("int8", 4), ("int4", 8)])
+@pytest.mark.parametrize("rows", [16, 64, 256])
+def test_quantised_weights_stay_in_registers(kind: str, instructions: int, rows: int) -> None:
+    made = codes_of("compute")[f"mixed_{kind}_{rows}_gluon"]
+    assert made.code.opcodes.counts[f"HGMMA.64x{rows}x16.F32.BF16"] == 2 * instructions
+    assert not made.count("I2F", "I2FP", "STS", "STSM", "SHFL")
+
+
 def test_quantising_rounds_its_product_before_it_rounds_to_a_code() -> None:
     for name in ("quantise_int8_7168_triton", "quantise_int8_16384_triton"):
         made = codes_of("compute")[name]
@@ -59,6 +67,11 @@ def test_quantised_weights_are_near_the_weights(kind: str) -> None:
     assert codes.nbytes == w.numel() // (1 if kind == "int8" else 2)
     # Half a step of a largest value of about 3.
     assert (back - w.double()).abs().max() <= 0.51 * float(scale.max())
+    # Code number p + 2 e (4 bits: p + 4 e) of word 4 t + q is k = (q, p, t, e) = (3, 1, 2, 1).
+    k, at = {"int8": (16 * 3 + 8 + 5, 44 + 3), "int4": (32 * 3 + 8 + 5, 44 + 5 // 2)}[kind]
+    one = mixed_gemm.quantise(torch.eye(128)[k : k + 1], kind)[0]
+    assert (one != one[0, 0]).nonzero().tolist() == [[0, at]]
+    assert int(one[0, at]) == {"int8": 127, "int4": 0xF8}[kind]
 
 
 @pytest.mark.parametrize(

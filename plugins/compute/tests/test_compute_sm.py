@@ -2,11 +2,7 @@
 
 import pytest
 from kernel_codes import codes_of
-from perfsuite_compute import (
-    divergence,
-    gemm_ladder,
-    ilp_unroll,
-)
+from perfsuite_compute import divergence, gemm_ladder, ilp_unroll
 from perfsuite_compute.redundancy import EACH
 
 import perfsuite

@@ -59,22 +59,6 @@ __device__ Tile tile_at(const Job& job, int index) {
     return {(first + within % rows) * TILE_M, within / rows * TILE_N};
 }
 
-// A warp has 16 rows; a quarter of a warp's lanes (four) has row lane / 4 and that plus 8.
-__device__ void store(const float (&sums)[SUMS], unsigned short* c, Tile tile, int m, int n) {
-    const int lane = threadIdx.x % 32;
-    const int row = tile.row + threadIdx.x % (WARPGROUP * MULTIPLIERS) / 32 * 16 + lane / 4;
-    const int column = tile.column + lane % 4 * 2;
-    #pragma unroll
-    for (int i = 0; i < SUMS / 4; ++i) {
-        const int at = column + i * 8;
-        unsigned short* to = c + (long long)row * n + at;
-        if (at < n && row < m) store_pair(to, sums[4 * i], sums[4 * i + 1]);
-        if (at < n && row + 8 < m) {
-            store_pair(to + 8LL * n, sums[4 * i + 2], sums[4 * i + 3]);
-        }
-    }
-}
-
 // Beyond the edges TMA writes zeros, and counts them as bytes copied.
 __device__ void fill(const Job& job, unsigned slot, Tile tile, int step) {
     const unsigned to = job.slots + slot * SLOT_BYTES, barrier = job.full + slot * 8;
@@ -179,6 +163,7 @@ gemm_wgmma(const __grid_constant__ TensorMap map_a, const __grid_constant__ Tens
         __syncwarp();
 #endif
         multiply_tile(job, tile, place, warpgroup, sums);
-        store(sums, c, tile, m, n);
+        const int warp = threadIdx.x % (WARPGROUP * MULTIPLIERS) / 32;
+        store(sums, c, tile.row + warp * 16, tile.column, m, n);
     }
 }

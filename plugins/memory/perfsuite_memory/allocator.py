@@ -48,10 +48,7 @@ class Heap:
     nightly={"steps": 256, "impl": "torch"},
     full={"steps": [64, 1024], "impl": ["cuda_malloc", "default_pool", "kept_pool", "torch"]},
     needs=[perfsuite.cuda().when(impl=["cuda_malloc", "default_pool", "kept_pool"])],
-    metrics=[
-        perfsuite.Metric("overlaps"),
-        perfsuite.Metric("reserved_bytes", "B", threshold=0.05),
-    ],
+    metrics=[perfsuite.Metric("overlaps"), perfsuite.Metric("reserved_bytes", "B", threshold=0.05)],
     regime=perfsuite.Regime.END_TO_END,
     cold=False,
     tags=["allocator"],

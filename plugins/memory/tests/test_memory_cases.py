@@ -1,13 +1,7 @@
 """What formulas, traces and references are about, against what is counted or said elsewhere."""
 
 import pytest
-from perfsuite_memory import (
-    advance,
-    allocator,
-    checkpointing,
-    gather_scatter,
-    offload,
-)
+from perfsuite_memory import advance, allocator, checkpointing, gather_scatter, offload
 
 import perfsuite
 

@@ -21,10 +21,7 @@ def _work(n: int, impl: str) -> Work:
 
 @case(
     smoke={"n": 4096, "impl": ["one", "batched"]},
-    nightly=[
-        {"n": 4096, "impl": ["threads", "graph"]},
-        {"n": 2**22, "impl": ["one", "graph"]},
-    ],
+    nightly=[{"n": 4096, "impl": ["threads", "graph"]}, {"n": 2**22, "impl": ["one", "graph"]}],
     full={"n": 2**22, "impl": ["threads", "batched"]},
     needs=(cuda().when(impl=("threads", "graph")), cuda().when(n=2**22)),
     work=_work,

@@ -18,11 +18,7 @@ LONG_BLOCKS_PER_SM = 2
 @case(
     smoke={"sms": 16, "impl": ["shared", "priority", "partition"]},
     full={"sms": [8, 32], "impl": "partition"},
-    needs=(
-        cuda(),
-        arch("sm_90+"),
-        feature("green_context").when(impl="partition"),
-    ),
+    needs=(cuda(), arch("sm_90+"), feature("green_context").when(impl="partition")),
     metrics=[
         Metric("request_us_p50", "us"),
         Metric("request_us_p99", "us"),

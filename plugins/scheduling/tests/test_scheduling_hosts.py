@@ -7,12 +7,7 @@ from pathlib import Path
 
 import pytest
 from kernel_codes import codes_of
-from perfsuite_scheduling import (
-    cluster_scheduler,
-    dynamic_parallelism,
-    lazy_loading,
-    mps_mig,
-)
+from perfsuite_scheduling import cluster_scheduler, dynamic_parallelism, lazy_loading, mps_mig
 from perfsuite_scheduling.cluster_jobs import draw_jobs
 from perfsuite_scheduling.cluster_ticks import tick_through
 
