@@ -17,7 +17,7 @@ _GROUP = 8  # rows of tiles that walk the columns together, so that their B tile
 
 
 @triton.jit
-def _tile_at(index, tiles_m, tiles_n, GROUP: tl.constexpr):
+def tile_at(index, tiles_m, tiles_n, GROUP: tl.constexpr):
     """Return the row and column of tile ``index``, GROUP rows at a time."""
     group_tiles = GROUP * tiles_n
     first = index // group_tiles * GROUP
@@ -38,7 +38,7 @@ def gemm_kernel(
     # Flattening makes one loop of tiles and steps, so that the copies for the next tile are
     # under way while this one is stored.
     for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, stride, flatten=True):
-        tile_m, tile_n = _tile_at(tile, tiles_m, tiles_n, GROUP)
+        tile_m, tile_n = tile_at(tile, tiles_m, tiles_n, GROUP)
         row = tile_m * BLOCK_M
         column = tile_n * BLOCK_N
         sums = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)

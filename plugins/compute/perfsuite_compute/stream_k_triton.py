@@ -8,6 +8,8 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from perfsuite_compute.gemm_triton import tile_at
+
 BLOCK_M, BLOCK_N, BLOCK_K = 128, 128, 64
 STAGES, WARPS = 5, 8
 # Rows of tiles that walk the columns together. With one, the tiles that are left over lie in a row
@@ -15,15 +17,6 @@ STAGES, WARPS = 5, 8
 GROUP = 1
 # Rows of a tile that one program adds up at a time, and parts that it reads at once.
 SLICE, AT_ONCE = 8, 16
-
-
-@triton.jit
-def _tile_at(index, tiles_m, tiles_n, GROUP: tl.constexpr):
-    """Return the row and column of tile ``index``, GROUP rows at a time."""
-    group_tiles = GROUP * tiles_n
-    first = index // group_tiles * GROUP
-    rows = min(tiles_m - first, GROUP)
-    return first + index % group_tiles % rows, index % group_tiles // rows
 
 
 @triton.jit
@@ -94,7 +87,7 @@ def stream_k_kernel(
     program = tl.program_id(0)
     group, part = program // peers, program % peers
     has_part = whole + group < tiles_m * tiles_n
-    tile_m, tile_n = _tile_at(min(whole + group, tiles_m * tiles_n - 1), tiles_m, tiles_n, GROUP)
+    tile_m, tile_n = tile_at(min(whole + group, tiles_m * tiles_n - 1), tiles_m, tiles_n, GROUP)
     row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
     partials = partial_ptr + group * peers * (BLOCK_M * BLOCK_N)
     if has_part:
@@ -103,7 +96,7 @@ def stream_k_kernel(
         place = partials + part * (BLOCK_M * BLOCK_N)
         _leave(sums, place, counts_ptr + 3 * group, m - row, BLOCK_M, BLOCK_N)
     for tile in range(program, whole, tl.num_programs(0)):
-        own_m, own_n = _tile_at(tile, tiles_m, tiles_n, GROUP)
+        own_m, own_n = tile_at(tile, tiles_m, tiles_n, GROUP)
         own_row, own_column = own_m * BLOCK_M, own_n * BLOCK_N
         sums = _product(a_desc, b_desc, own_row, own_column, 0, steps, BLOCK_M, BLOCK_N, BLOCK_K)
         c_desc.store([own_row, own_column], sums.to(c_desc.dtype))
