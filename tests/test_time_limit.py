@@ -207,7 +207,7 @@ def test_what_has_no_room_after_a_resume_is_not_said_to_be_too_long(tmp_path: Pa
         left = found.cut(run.having(results=())).left_out
         (why,) = {each.reason for each in left}
         reasons.append(why)
-    resumed = "--perf-time 2m has no room: no baseline, ok when last measured; 20200101"
+    resumed = "--perf-time 2m has no room: no baseline, ok when last measured, 2020-01-01"
     assert reasons[:2] == [resumed, resumed]
     assert "too long for it; " in reasons[2]
 

@@ -61,10 +61,10 @@ CORE_PATH = (
 # when this was written may not grow: each step lowers its number, and drops it at the limit.
 CORE_ALARM = 9_700
 TODAY = {
-    "core": 14_430,
-    "features": 4_020,
+    "core": 14_429,
+    "features": 4_019,
     "core path": 5_227,
-    "tests": 15_997,
+    "tests": 15_996,
     "modules": 86,
 }
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}

@@ -25,9 +25,9 @@ def perf_judged() -> Callable[..., Run]:
 @hookimpl
 def perf_explained(change: Change | None, before: SideView, now: SideView) -> Explained:
     """Say what a change is made of: kernels, their code, the clock, the environment."""
-    from perfsuite.explain.why import explain, explained
+    from perfsuite.explain.why import doubt, explain, explained
 
-    return explained(explain(change, before, now))
+    return explained(explain(change, before, now), doubt(change, now.times))
 
 
 @hookimpl

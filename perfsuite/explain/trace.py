@@ -30,9 +30,8 @@ from perfsuite.workers.units import share_out
 LIMITS_S = {"moved": 60.0, "is new": 10.0}
 # How long another variant may begin to be counted, what moved first.
 COUNTED_S = 60.0
-MOST_DIFF_LINES = 200
-# Of longer texts a diff takes seconds, and nobody reads it.
-MOST_PTX_LINES = 20_000
+# Of longer texts a diff takes seconds, and nobody reads a longer diff.
+MOST_PTX_LINES, MOST_DIFF_LINES = 20_000, 200
 _HASH = re.compile(r"[0-9a-f]{24}\Z")
 
 

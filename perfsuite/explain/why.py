@@ -8,14 +8,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
+from statistics import median
 
 import jinja2
 from markupsafe import Markup
 from msgspec import Struct
 
-from perfsuite.model import Change, Code, TracedKernel
+from perfsuite.model import Change, Code, TracedKernel, because
 from perfsuite.report import view
-from perfsuite.report.data import Explained, Fact, SideView, VariantView
+from perfsuite.report.data import Explained, Fact, SideView, VariantView, differences
 
 # A kernel whose time moved by less than both is taken as it was: 30 launches say no more.
 LEAST_SHARE, LEAST_US = 0.01, 0.05
@@ -23,10 +24,12 @@ LEAST_SHARE, LEAST_US = 0.01, 0.05
 LEAST_OF_CHANGE = 0.2
 # What is counted is nearly exact: others use L2 and DRAM too, and blocks meet in another order.
 LEAST_COUNTED_SHARE, LEAST_COUNTED = 0.02, 1000
-# The SM clock moves by a little all the time; this much is worth a sentence.
-LEAST_CLOCK = 0.005
-# Of work that depends on the clock by less, as many cycles as before are a coincidence.
-LEAST_BETA = 0.25
+# The SM clock moves by a little all the time; this much is worth a sentence. Of work that depends
+# on it by less than this share, as many cycles as before are a coincidence.
+LEAST_CLOCK, LEAST_BETA = 0.005, 0.25
+# Groups of processes have so many members, and lie so many times further apart than either is wide:
+# of six normal values one set in 220 does, of more fewer (simulated).
+LEAST_GROUP, APART = 3, 3.0
 # A trace is taken in other minutes than the samples.
 MOST_SHARE = 1.1
 # What of a kernel's code tells most; other facts come after these.
@@ -92,12 +95,9 @@ class KernelChange(Struct, frozen=True):
     def counters(self) -> list[tuple[str, float, float]]:
         """What was counted otherwise before than now, where both were counted."""
         old, new = (side.counters if side else {} for side in (self.before, self.now))
-        pairs = [(name, old[name], new[name]) for name in new if name in old]
-        return [
-            (name, was, now)
-            for name, was, now in pairs
-            if abs(now - was) > max(LEAST_COUNTED, LEAST_COUNTED_SHARE * max(was, now))
-        ]
+        pairs = ((name, old[name], new[name]) for name in new if name in old)
+        least, part = LEAST_COUNTED, LEAST_COUNTED_SHARE
+        return [o for o in pairs if abs(o[2] - o[1]) > max(least, part * max(o[1:]))]
 
 
 class Clock(Struct, frozen=True, kw_only=True):
@@ -162,9 +162,8 @@ class Explanation(Struct, frozen=True, kw_only=True):
     @property
     def is_between(self) -> bool:
         """Say whether most of the change lies between the kernels."""
-        if self.is_fine or self.is_clock or not self.change_us or self.rest_us is None:
-            return False
-        return self.rest_us / self.change_us > 1 / 2
+        is_told = self.is_fine or self.is_clock or not self.change_us
+        return not is_told and (self.rest_us or 0.0) / (self.change_us or 1.0) > 1 / 2
 
     @property
     def recompiled(self) -> list[KernelChange]:
@@ -186,17 +185,14 @@ def explain(change: Change | None, before: SideView, now: SideView) -> Explanati
     kernels.sort(key=lambda each: -abs(each.delta_us))
     explained_us = math.fsum(each.delta_us for each in kernels)
     is_known = before.artefact and now.artefact
+    changed, _ = differences(before.environment, now.environment)
     return Explanation(
         change_us=change_us,
         kernels=tuple(kernels),
         codes=codes,
         rest_us=change_us - explained_us if kernels and change_us is not None else None,
         clock=_clock(change, before, now) if change else None,
-        environment=tuple(
-            (name, before.environment[name], value)
-            for name, value in sorted(now.environment.items())
-            if before.environment.get(name, value) != value
-        ),
+        environment=tuple(fact for fact in sorted(changed) if fact[2]),
         same_artefact=before.artefact == now.artefact if is_known else None,
     )
 
@@ -275,11 +271,24 @@ def _clock(change: Change, before: SideView, now: SideView) -> Clock | None:
 # The same in words.
 
 
-def explained(explanation: Explanation) -> Explained:
+def explained(explanation: Explanation, doubt: str = "") -> Explained:
     """Return why it changed in a sentence, and as facts; nothing if unknown."""
     rest_us, whole_us = explanation.rest_us, explanation.change_us
     share = 1 - rest_us / whole_us if whole_us and rest_us is not None else None
-    return Explained(headline(explanation), tuple(_facts(explanation)), share)
+    text = "; ".join(filter(None, [headline(explanation), doubt]))
+    return Explained(text, tuple(_facts(explanation)), share, doubt)
+
+
+def doubt(change: Change | None, times: Sequence[float]) -> str:
+    """Return that processes plainly fall into two groups; nothing where they do not."""
+    found = sorted(times) if change else []
+    for cut in range(LEAST_GROUP, len(found) - LEAST_GROUP + 1):
+        low, high = found[:cut], found[cut:]
+        apart = max(APART * (low[-1] - low[0]), APART * (high[-1] - high[0]))
+        if change and high[0] - low[-1] > max(apart, change.threshold * low[-1]):
+            was, became = median(low), median(high)
+            return view.sentence(because("two_groups", before=was, now=became, unit="us"))
+    return ""
 
 
 def headline(explanation: Explanation) -> str:

@@ -145,10 +145,8 @@ VARIABLE = "PERFSUITE_HISTORY"
 VERSION = 3
 # Any number that all perfsuites of a server agree on, for the lock of those that make tables.
 LOCK = 0x70657266
-BUSY_S = 30
 # A server that takes a connection may never answer, and a view may have rows without end.
-CONNECT_S = 10
-STATEMENT_S = 60.0
+BUSY_S, CONNECT_S, STATEMENT_S = 30, 10, 60.0
 # Instructions of SQLite's between two looks at the clock: some milliseconds.
 _STEPS = 100_000
 # Of all series of a SKU, or beside a run, the last months are read.
@@ -542,8 +540,7 @@ LEAST_SHIFT = 0.0025
 # Of a shift, corrected for the number of places where it could have been.
 MOST_P = 0.001
 # A value this many standard deviations from its neighbours' median is drawn in to that distance.
-REACH = 4.0
-NEIGHBOURS = 5
+REACH, NEIGHBOURS = 4.0, 5
 
 
 class Shift(NamedTuple):

@@ -38,10 +38,9 @@ from perfsuite.store.runs import ended_runs, list_runs
 RUNS_BACK, MOST_BACK = 10, 30
 # Of a variant's last runs: what a machine does on one night is no estimate.
 COSTS = 3
-# Of the whole time: what is planned for the screen.
-PLANNED = 0.6
-# What needs another look gets so much of the planned time at most, so that all else has a turn.
-URGENT = 0.5
+# Of the whole time: what is planned for the screen. What needs another look gets so much of that at
+# most, so that all else has a turn.
+PLANNED, URGENT = 0.6, 0.5
 # Seconds of a process, where no variant was ever measured.
 UNKNOWN_S = 1.0
 # The urgency of what nothing asks for.
@@ -226,7 +225,7 @@ class Fit(Struct, frozen=True, kw_only=True):
         past, entry = self.past.get(variant.id), self.entries.get(variant.id)
         if past is None:
             return CALM, "never measured here", ""
-        since = f"; {past.run[:8]}"
+        since = f", {past.run[:4]}-{past.run[4:6]}-{past.run[6:8]}"
         if past.doubt:
             return 0, f"{past.doubt} when last measured", since
         if variant.id in self.touched:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,7 @@ import typer
 from perfsuite.boundary import StoreError, UsageError
 from perfsuite.model import Pack, Tier, Variant
 from perfsuite.nightly.exceptions import Exceptions
+from perfsuite.report.view import count
 from perfsuite.run.project import BaselinesOption, Packs, find_project, say, with_baselines
 from perfsuite.store.baselines import (
     StoredEntry,
@@ -27,15 +29,13 @@ from perfsuite.store.baselines import (
     runs_of,
 )
 
-OLD_DAYS = 180
-
 
 def problems_in(
     root: Path,
     packs: Sequence[Pack],
     *,
     today: date,
-    older_than: int = OLD_DAYS,
+    older_than: int = 180,
     tier: Tier | None = None,
 ) -> Iterator[StoreError]:
     """Yield what is wrong with baselines, the SKUs by name and the exceptions last.
@@ -58,14 +58,13 @@ def problems_in(
     broken = ", ".join(pack.name for pack in packs if pack.error)
     rest = f" of the packs that can be listed (not {broken})" if broken else ""
     for rule in exceptions.rules:
-        what = f"the {rule.excepted.kind} of {rule.select!r}"
+        what, where = f"the {rule.excepted.kind} of {rule.select!r}", rule.where
         if not rule.acts(today):
-            told = f"{what} expired on {rule.expires}"
             remedy = "repair the case and remove it, or prolong it"
-            yield StoreError(told, where=rule.where, remedy=remedy)
+            yield StoreError(f"{what} expired on {rule.expires}", where=where, remedy=remedy)
         elif not any(map(rule.accepts, variants)):
-            told = f"{what} matches nothing{rest}"
-            yield StoreError(told, where=rule.where, remedy="correct or remove it")
+            remedy = "correct or remove it"
+            yield StoreError(f"{what} matches nothing{rest}", where=where, remedy=remedy)
 
 
 def _of_folder(
@@ -90,10 +89,10 @@ def _of_folder(
         found = (*_of_pack(name, packs.get(name), own, tier), *_aged(own, today, older_than))
         yield from (StoreError(what, where=path, remedy=remedy) for what, remedy in found)
     of_run = Counter(run for each in stored.values() for run in runs_of([each]))
-    for run, count in sorted(of_run.items()):
+    for run, many in sorted(of_run.items()):
         try:
             if not read_runs(folder, [run]):
-                what = f"entries come from run {run!r}, of which no file is kept: {count}"
+                what = f"entries come from run {run!r}, of which no file is kept: {many}"
                 where = str(run_path(folder, run))
                 yield StoreError(what, where=where, remedy="restore it from git")
         except StoreError as error:
@@ -111,8 +110,8 @@ def _of_pack(
     """Yield which entries of a pack are stale or missing, and what to do about it."""
     if pack is None or pack.error:
         why = f"cannot be listed ({pack.error})" if pack else "is not installed"
-        remedy = "repair the pack" if pack else "install the pack, or remove the file"
-        yield f"pack {name!r} {why}: its {len(own)} entries cannot be checked", remedy
+        what = f"pack {name!r} {why}: its {len(own)} entries cannot be checked"
+        yield what, "repair or install the pack, or remove the file"
         return
     known = _variants(pack)
     for variant, stored in own.items():
@@ -124,10 +123,12 @@ def _of_pack(
             yield what, "propose or accept a run of the new version"
     tiers = list(Tier)[: list(Tier).index(tier) + 1] if tier else []
     kinds = {_kind(known[variant]) for variant in own if variant in known}
-    for variant, each in known.items():
-        if variant not in own and each.tier in tiers and _kind(each) in kinds:
-            what = f"{variant} of tier {each.tier} has no entry, others of its case have one"
-            yield what, "measure and propose or accept it"
+    lacking = [each for name, each in known.items() if name not in own and each.tier in tiers]
+    lacking = [each for each in lacking if _kind(each) in kinds]
+    for (_, at), same in groupby(lacking, lambda each: (each.case.name, each.tier)):
+        first, *more = (each.id for each in same)
+        what = f"{first}{f' (and {len(more)} more)' * bool(more)} of tier {at} has no entry"
+        yield f"{what}, others of its case have one", "measure and propose or accept it"
 
 
 def _aged(
@@ -172,8 +173,7 @@ def lint(
             "there is no such folder of baselines", where=str(baselines), remedy="name one that is"
         )
     project = with_baselines(find_project(pack, tier=Tier.FULL), baselines)
-    roots, today = project.baselines, datetime.now(UTC).date()
-    packs = project.chosen().packs
+    roots, packs, today = project.baselines, project.chosen().packs, datetime.now(UTC).date()
     problems = [
         each
         for root in roots
@@ -181,6 +181,5 @@ def lint(
     ]
     for each in problems:
         say(" ".join(f"{each.where}: {each.what}; {each.remedy}".split()))
-    counted = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    say(f"{counted} in {', '.join(map(str, roots))}")
+    say(f"{count(len(problems), 'problem')} in {', '.join(map(str, roots))}")
     raise typer.Exit(1 if problems else 0)

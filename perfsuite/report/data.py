@@ -61,8 +61,7 @@ NOTABLE_LOAD_PERCENT = 10
 # A headline has room for so much of a cause.
 MOST_WHY = 300
 # Reasons that the change beside them says, and those that say why the evidence does not decide.
-BESIDE = {"interval", "time"}
-DOUBTS = {"clock_lost", "load", "load_before", "lost", "unusable"}
+BESIDE, DOUBTS = {"interval", "time"}, {"clock_lost", "load", "load_before", "lost", "unusable"}
 
 T = TypeVar("T")
 Key = TypeVar("Key", bound=Hashable)
@@ -93,11 +92,13 @@ class Explained(NamedTuple):
     """What a change is made of: in a sentence, and as facts, which other variants may share.
 
     ``share`` is how much of the change its traced kernels explain, None where nothing is known.
+    ``doubt`` is what stands against one number, also in the sentence.
     """
 
     text: str = ""
     facts: tuple[Fact, ...] = ()
     share: float | None = None
+    doubt: str = ""
 
 
 class Compared(NamedTuple):
@@ -130,13 +131,17 @@ class Process(NamedTuple):
 
 
 class SideView(Struct, frozen=True):
-    """A variant before or now, as far as that is known; ``health`` is that of each block."""
+    """A variant before or now, as far as that is known.
+
+    ``health`` is that of each block, ``times`` are the middles of processes in microseconds.
+    """
 
     kernels: tuple[TracedKernel, ...] = ()
     codes: tuple[Code, ...] = ()
     artefact: str = ""
     environment: Mapping[str, str] = {}
     health: tuple[Health, ...] = ()
+    times: tuple[float, ...] = ()
 
     @classmethod
     def of(
@@ -433,8 +438,8 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
         if entry is None or not (word.asks_why or word is Word.UNCLEAR):
             return None
         artefact = next((one.artefact for one in self.evidence if one.artefact), "")
-        environment = self.run.facts.environment
-        now = SideView(trace.kernels, trace.codes, artefact, environment, self.health)
+        known = trace.kernels, trace.codes, artefact, self.run.facts.environment
+        now = SideView(*known, self.health, self.middles[TIME])
         return SideView.of(entry, self.expected.environment, self.before), now
 
     @cached_property
@@ -461,6 +466,7 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
                 told.append(self.reason)
             else:
                 told += [view.sentence(each) for each in reasons if each.kind in DOUBTS]
+                told.append(self.explanation.doubt)
                 found, most = self.telling, view.share(self.telling.threshold)
                 ends = view.interval(found.low, found.high)
                 told.append(f"the change may be anything from {ends}; the threshold is {most}")
@@ -755,8 +761,5 @@ def read(  # noqa: PLR0913 - all that is known of a run, by name
                 history=(history or {}).get(one.id),
             )
         )
-
-    def urgency(one: VariantView) -> tuple[int, float, str]:
-        return one.mark.rank, -abs(one.change.theta) if one.change else 0.0, one.id
-
-    return RunView(run, source, previous, tuple(sorted(found, key=urgency)), peaks, sections)
+    found.sort(key=lambda o: (o.mark.rank, -abs(o.change.theta) if o.change else 0.0, o.id))
+    return RunView(run, source, previous, tuple(found), peaks, sections)

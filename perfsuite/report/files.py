@@ -40,8 +40,7 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~<>@$])")
 # A character of no width keeps these from becoming links, mentions, references and pictures.
 _ACTIVE = re.compile(r"://|@|#|www(?=\.)|:(?=[\w+-]+:)")
 # GitHub shows this many annotations of a kind for a step, and this much of a step's summary.
-MOST = 10
-MOST_BYTES = 1024 * 1024
+MOST, MOST_BYTES = 10, 1024 * 1024
 _DATA = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
 _PROPERTY = _DATA | str.maketrans({":": "%3A", ",": "%2C"})
 

@@ -13,9 +13,8 @@ from perfsuite.report import view
 from perfsuite.report.data import Fact, RunView, VariantView, axes_of, case_of, grouped
 from perfsuite.report.view import STAYED, Mark
 
-MOST_FACTS = 4
-# So few variants are selected by name, where no expression takes them alone.
-MOST_NAMED = 4
+# A cause has so many facts, and so many variants are selected by name.
+MOST_FACTS, MOST_NAMED = 4, 4
 # What to do about variants of a word, beside the command that measures them again.
 REMEDIES = {
     "wrong": "repair the result, then measure again",
@@ -75,14 +74,14 @@ def alike(chosen: Iterable[str], every: Iterable[str]) -> Iterator[Alike]:
 class Group(NamedTuple):
     """Variants of a case that ended alike: what they share, and each of them, the worst first.
 
-    ``others`` of the case did not change; the worst of these would have shown ``detectable``.
+    ``others`` of the case did not change, each of them ``within`` so much.
     """
 
     mark: Mark
     alike: Alike
     views: tuple[VariantView, ...]
     others: int = 0
-    detectable: float | None = None
+    within: float | None = None
 
     @property
     def first(self) -> VariantView:
@@ -167,8 +166,8 @@ class Group(NamedTuple):
         """What is known of the case's other variants."""
         if not self.others or not self.size:
             return ""
-        seen = f"; a change of {view.share(self.detectable)} would show" if self.detectable else ""
-        return f"{view.count(self.others, 'other')} of {self.alike.case} unchanged{seen}"
+        told = f"the same within {view.share(self.within)}" if self.within else "unchanged"
+        return f"{view.count(self.others, 'other')} of {self.alike.case} {told}"
 
 
 def common(sides: Sequence[Iterable[Fact]]) -> Iterator[str]:
@@ -196,7 +195,8 @@ def groups_of(run_view: RunView) -> list[Group]:
     for (mark, _), views in kinds.items():
         for each in alike((one.id for one in views), ran):
             others = quiet.get(each.case, []) if mark.word not in STAYED else []
-            seen = max((one.telling.detectable for one in others if one.telling), default=None)
+            known = (one.telling for one in others if one.telling)
+            seen = max((abs(end) for c in known for end in (c.low, c.high)), default=None)
             members = tuple(ran[name] for name in each.members)
             found.append(Group(mark, each, members, len(others), seen))
     return sorted(found, key=lambda one: (not one.failing, one.mark.rank, -len(one.views)))

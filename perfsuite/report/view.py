@@ -329,6 +329,7 @@ SENTENCES: Mapping[str, str] = {
     "lost": "no longer reported: {metrics:list}",
     "lower_clock": "same code, lower clock",
     "more_power": "same code, more power",
+    "two_groups": "its processes fall into two groups: {before} and {now}",
     "no_entry": "{source:source} has no entry of it",
     "no_samples": "no process has samples",
     "no_time": "{source:source} has no time of it",
@@ -387,7 +388,7 @@ SENTENCES: Mapping[str, str] = {
     "values": "{metric} {than:.6g} -> {now:.6g}, {by:x} claimed",
 }
 # Kinds whose facts are a value before, or allowed, and now.
-PAIRS = {"exact": "before", "exact_worse": "before", "interval": "before", "over_budget": "most"}
+AMOUNTS = {"exact", "exact_worse", "interval", "over_budget", "two_groups"}
 FORMATS: Mapping[str, Callable[[Any], str]] = {
     "level": lambda share: f"{100 * share:.4g} %",
     "limit": share,
@@ -414,8 +415,9 @@ def sentence(reason: Reason) -> str:
     facts: dict[str, Any] = {"unit": "", "theta": None, "low": 0.0, "high": 0.0, **reason.facts}
     words = _Words()
     words.half_width = abs(facts["high"] - facts["low"]) / 2
-    if name := PAIRS.get(reason.kind):
-        values = facts[name], facts["now"], facts["unit"], facts["theta"]
+    if reason.kind in AMOUNTS:
+        was = facts["most" if reason.kind == "over_budget" else "before"]
+        values = was, facts["now"], facts["unit"], facts["theta"]
         facts["before"], facts["now"], _ = beside(*values, words.half_width)
     if reason.kind == "interval":
         # Of a metric of which more is better the sign says what is worse.

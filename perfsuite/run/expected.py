@@ -9,7 +9,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 from msgspec.structs import replace
 
@@ -51,9 +50,10 @@ MOST_SOURCES = 3
 # What was measured so is nothing to compare later runs with, unless somebody names it.
 AWAY = frozenset({Word.SLOWER, Word.ENVIRONMENT})
 # Seconds for what follows the last measurement, for the kernels of a variant that is new, and of
-# all, and until ranks are ready. A gang takes as long as so many others. On a GPU such a share of
-# what changed is measured in pairs.
-REPORT_S, TRACE_S, TRACES_S, RANKS_S, GANG, DOUBTED = 4.0, 0.5, 10.0, 4.0, 2, 0.1
+# all. A gang takes as long as so many others. On a GPU such a share of what changed is measured in
+# pairs. Of pairs such a share goes on to more, at first and after that: on two cores 28 to 44 %,
+# then 67 to 93 %. So many of the last say by how much a plan is off.
+REPORT_S, TRACE_S, TRACES_S, GANG, DOUBTED, GOES_ON, RECENT = 3.0, 0.5, 10.0, 2, 0.1, (0.4, 0.8), 9
 # What was said is kept every few seconds, of a long run more seldom.
 SAID_S, SAID_SHARE = 5.0, 0.03
 # A command that names more by their ids is no use on a terminal: it names cases.
@@ -101,8 +101,8 @@ class Forecast:
         self._units, self._limit, self._looks = units, limit, looks_of(run.settings)
         built, count = built_in(run.facts.device), run.settings.processes
         self._first_s = built.process_s * count / (1 + count)
-        # How much longer than planned each took, by kind: few take ten times as long.
-        self._off = defaultdict[str, list[float]](list)
+        # What each took and was planned to take, by kind.
+        self._off = defaultdict[str, list[tuple[float, float]]](list)
         self.said = list[tuple[float, float]]()
         # By variant, and whether it is in pairs, of which it has so many.
         self._known_s = dict[tuple[str, bool], float]()
@@ -117,7 +117,6 @@ class Forecast:
         able = [one for one in timed if not missing_need(one.variant, run.facts)]
         new = 0 if run.against else sum(not one.entry for one in able)
         self._later_s = REPORT_S + min(TRACES_S, TRACE_S * new)
-        self._gangs = {one.id for one in able if one.variant.is_gang}
         if not (run.against or run.shard):  # what changed is measured in pairs, on a GPU few of it
             changed = [one.variant for one in able if one.entry and not is_one_code(one, run)]
             most = MOST_PAIRED if built.is_host else round(DOUBTED * len(changed))
@@ -129,15 +128,15 @@ class Forecast:
         again_s = 0.0
         for one in some:
             is_pair = one.id in compared
-            first_s = self._first_s * (GANG if one.is_gang else 1)
-            first_s = self._known_s.get((one.id, False), first_s) * (1 + is_pair)
+            new_s = self._first_s * (GANG if one.is_gang else 1)
+            alone_s = (1 + is_pair) * self._known_s.get((one.id, False), new_s)
             count = 1 if one.id in self._exact else processes * (1 + is_pair)
-            cost_s = (1 + count) * self._known_s.get((one.id, is_pair), first_s)
+            cost_s = (1 + count) * self._known_s.get((one.id, is_pair), alone_s)
             self._planned[one.id, is_pair] = cost_s
-            # About half of what is in pairs goes on to more of them, each time.
-            left = (self._looks.most - processes - self._begun[one.id]) // self._looks.step
-            again_s += is_pair * cost_s * (1 - 0.5 ** max(0, left))
-        if again_s:
+            begun = self._begun[one.id]
+            left = range((self._looks.most - processes - begun) // self._looks.step)
+            again_s += is_pair * cost_s * GOES_ON[begun > 0] * sum(GOES_ON[1] ** at for at in left)
+        if any(one.id in compared for one in some):
             self._planned["", True] = again_s
 
     def within(self, measure: Callable[[], Run]) -> Run:
@@ -153,20 +152,18 @@ class Forecast:
     def took(self, result: Result) -> float:
         """Learn what a variant took; return the seconds that are left."""
         is_pair = (result.variant, True) in self._planned
-        kind = self._kind(key := (result.variant, is_pair))
-        if due_s := self._planned.pop(key, 0.0):
-            self._off[kind].append(result.wall_s * (1 + is_pair) / due_s)
+        if due_s := self._planned.pop(key := (result.variant, is_pair), 0.0):
+            self._off[self._kind(key)].append((result.wall_s * (1 + is_pair), due_s))
         self._begun[result.variant] = len(result.evidence)
-        if result.variant in self._gangs:
-            self._gangs.clear()
         return self.left_s()
 
     def left_s(self) -> float:
         """Return about how many seconds are left, 0 of a device that has none; keep it."""
-        left_s, off = self._later_s + RANKS_S * bool(self._gangs), 1.0
+        left_s, off = self._later_s, 1.0
         # Compilers are off by their own share; pairs as all that is timed, until they are known.
         for kind, first in (("exact", 1.0), ("alone", 1.0), ("pair", 0.0)):
-            off = median([first or off, *self._off[kind]])
+            known = self._off[kind][-RECENT:] or [(first or off, 1.0)]
+            off = sum(took for took, _ in known) / sum(due for _, due in known)
             planned_s = sum(s for key, s in self._planned.items() if self._kind(key) == kind)
             left_s += planned_s * off / self._units
         left_s = min(left_s, self._limit.left_s())
