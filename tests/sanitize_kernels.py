@@ -80,7 +80,7 @@ scheduling.streams kernels=3 impl=many
 scheduling.work_queue lengths=pareto|equal impl=static|blocks|queue|sorted
 hopper.tma_copy size=65552 impl=vectors|cp_async|tma
 hopper.cluster_dsmem n=16404 impl=global_atomics|cluster
-hopper.wgmma_gemm m=136 n=136 k=72 impl=wgmma|mma_sync
+hopper.wgmma_gemm m=136 n=136 k=72 impl=wgmma
 """
 ODD = """
 memory.stream op=copy|triad|dot|init n=5|4099 impl=triton

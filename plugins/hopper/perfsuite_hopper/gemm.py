@@ -10,9 +10,6 @@ TILE_M, TILE_N, STEP, SLOTS = 128, 256, 64, 4
 MAPPED = (TILE_M, TILE_N)  # rows of a and b that a copy takes
 SLOT_BYTES = 2 * STEP * (TILE_M + TILE_N)
 SHARED_BYTES = SLOTS * SLOT_BYTES + 1024  # slots start at a multiple of 1024 bytes
-# mma_sync.cu.
-MMA_TILE, MMA_THREADS = 128, 128
-MMA_SHARED_BYTES = 3 * 2 * MMA_TILE * STEP * 2 + 128
 # The constant fields of a wgmma matrix descriptor of a tile whose rows run along k (PTX ISA,
 # "Matrix Descriptor Format"), in units of 16 bytes. From bit 62 on, 1: the swizzle of 128 bytes.
 # From bit 32 on, the stride from 8 rows of 128 bytes to the next 8. From bit 16 on, the leading
@@ -53,17 +50,5 @@ def launch_wgmma(ctx: Any, *, specialized: bool, persistent: bool) -> Any:
         tiles = -(-m // TILE_M) * -(-n // TILE_N)
         grid, maps = min(tiles, sms) if persistent else tiles, map(tensor_map, (a, b), MAPPED)
         run(grid, threads, *maps, c, m, n, a.shape[1], shared_bytes=SHARED_BYTES)
-
-    return launch
-
-
-def launch_mma_sync(ctx: Any) -> Any:
-    """Return the launch of mma_sync.cu."""
-    run = ctx.load_cuda(Path(__file__).with_name("mma_sync.cu"), "gemm_mma_sync")
-
-    def launch(a: Any, b: Any, c: Any) -> None:
-        m, n = c.shape
-        tiles = -(-m // MMA_TILE) * -(-n // MMA_TILE)
-        run(tiles, MMA_THREADS, a, b, c, m, n, a.shape[1], shared_bytes=MMA_SHARED_BYTES)
 
     return launch

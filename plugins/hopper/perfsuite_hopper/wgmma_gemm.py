@@ -1,4 +1,4 @@
-"""Matrix multiplication on Hopper: Ampere's instruction, wgmma by hand, Gluon, and the library."""
+"""Matrix multiplication on Hopper: wgmma by hand, Gluon, and the library."""
 
 from functools import partial
 from typing import Any
@@ -7,7 +7,7 @@ from perfsuite import Beats, Work, arch, cuda, operator, package
 from perfsuite.gpu import Later
 from perfsuite_hopper import gemm
 
-_OURS = ["mma_sync", "wgmma", "gluon"]
+_OURS = ["wgmma", "gluon"]
 _NEAR_CUBLAS = Beats(
     "compute.gemm[dtype=bf16,m={m},n={n},k={k},impl=torch]",
     0.75,
@@ -36,9 +36,9 @@ _NEAR_CUBLAS = Beats(
 def wgmma_gemm(rng: Any, *, m: int, n: int, k: int) -> Any:
     """Multiply a (m x k) by the transpose of b (n x k): bf16 in and out, sums in fp32.
 
-    ``mma_sync`` is an Ampere kernel: cp.async, ldmatrix, mma.sync, two blocks an SM. ``wgmma`` is
-    persistent CUDA C++: a warpgroup copies with TMA, two multiply with wgmma m64n256k16 from shared
-    memory. ``gluon`` does the same in Triton's low-level language, and stores c through TMA.
+    ``wgmma`` is persistent CUDA C++: a warpgroup copies with TMA, two multiply with wgmma
+    m64n256k16 from shared memory. ``gluon`` does the same in Triton's low-level language, and
+    stores c through TMA. An Ampere kernel is ``mma_sync`` of ``gemm_ladder`` in the compute pack.
     ``cublas`` is torch's library, at the odd sizes: of 4096 and 8192 cubed ``gemm`` of the compute
     pack has it. Against it, ``wgmma`` lacks clusters with multicast, a store of c
     that overlaps the next tile's multiplications, and tiles chosen for each shape; three quarters
@@ -50,9 +50,6 @@ def wgmma_gemm(rng: Any, *, m: int, n: int, k: int) -> Any:
 
 wgmma_gemm.reference(gemm.reference)
 wgmma_gemm.wrong(gemm.without_last_step)
-
-
-wgmma_gemm.impl(gemm.launch_mma_sync, name="mma_sync")
 
 
 wgmma_gemm.impl(

@@ -111,7 +111,7 @@ class Llama:
         count = partial(torch.arange, dtype=torch.float64, device=self.device)
         turns = shape.theta ** (-2 * count(shape.head // 2) / shape.head)
         angles = count(shape.positions)[:, None] * turns
-        self._cos, self._sin = angles.cos().float(), angles.sin().float()
+        self.cos, self.sin = angles.cos().float(), angles.sin().float()
         self._pieces: tuple[Callable[..., Any], ...] = (self._between, self._last)
 
     def prefill(
@@ -132,7 +132,7 @@ class Llama:
         batch, length = tokens.shape
         rows = torch.arange(batch, device=self.device) if rows is None else rows
         positions = torch.arange(length, device=self.device)
-        cos, sin = self._cos[positions][:, None], self._sin[positions][:, None]
+        cos, sin = self.cos[positions][:, None], self.sin[positions][:, None]
         x = torch.nn.functional.embedding(tokens, self.embedding)
         for index, layer in enumerate(self.layers):
             q, k, v = (part.transpose(1, 2) for part in self._project(layer, x, cos, sin))
@@ -148,7 +148,7 @@ class Llama:
         Rows are those of the cache, all of them; no result leaves the device on the way, so that
         a CUDA graph can hold the step if the cache's memory stays where it is.
         """
-        cos, sin = self._cos[positions][:, None], self._sin[positions][:, None]
+        cos, sin = self.cos[positions][:, None], self.sin[positions][:, None]
         x = torch.nn.functional.embedding(tokens, self.embedding)
         cache.begin(positions)
         q, k, v = self._project(self.layers[0], x, cos, sin)

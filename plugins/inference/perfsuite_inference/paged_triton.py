@@ -6,6 +6,7 @@ from typing import Any
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from perfsuite.gpu import torch
 
@@ -49,7 +50,7 @@ def _attend(
 def paged_part_kernel(
     q, k, v, table, lengths, sums, weights, most, scale, KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr, PADDED: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
-    TILE: tl.constexpr, SPLITS: tl.constexpr,
+    TILE: tl.constexpr, SPLITS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Attend from the query heads of one key head to one part of one row's tokens.
 
@@ -57,6 +58,9 @@ def paged_part_kernel(
     [rows, most]. Writes the part's sums [rows, heads, SPLITS, D], each divided by its total, and
     the base-2 logarithm of that total [rows, heads, SPLITS], both fp32.
     """
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
     row, shared, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     length = tl.load(lengths + row).to(tl.int32)
     share = tl.cdiv(length, SPLITS * TILE) * TILE
@@ -81,8 +85,12 @@ def paged_part_kernel(
 @triton.jit
 def paged_join_kernel(
     sums, weights, out, D: tl.constexpr, SPLITS: tl.constexpr, PADDED: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """Write the mean of one head's parts, weighted by 2 ** weight; out is [rows, heads, D]."""
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
     head = tl.program_id(0).to(tl.int64)
     parts, columns = tl.arange(0, PADDED), tl.arange(0, D)
     inside = parts < SPLITS
@@ -100,11 +108,12 @@ def splits_for(rows: int, kv_heads: int, tokens: int) -> int:
     return max(1, min(wanted, -(-tokens // TILE)))
 
 
-def attend_paged(q: Any, k: Any, v: Any, table: Any, lengths: Any) -> Any:
+def attend_paged(q: Any, k: Any, v: Any, table: Any, lengths: Any, *, early: bool = False) -> Any:
     """Attend from q [rows, heads, d] to the first ``lengths`` [rows] tokens of the table's blocks.
 
     k and v are [blocks, kv_heads, block, d], table [rows, most] int32, all contiguous; lengths are
-    at least 1. Returns [rows, heads, d]. Source: Flash-Decoding (T. Dao et al., 2023) for the
+    at least 1. Returns [rows, heads, d]. With ``early`` (sm_90 and newer) a kernel's programs are
+    on the GPU before the one ahead has ended. Source: Flash-Decoding (T. Dao et al., 2023) for the
     split, arXiv:2309.06180 for the table.
     """
     rows, heads, d = q.shape
@@ -115,12 +124,15 @@ def attend_paged(q: Any, k: Any, v: Any, table: Any, lengths: Any) -> Any:
     sums = q.new_empty((rows, heads, splits, d), dtype=torch.float32)
     weights = q.new_empty((rows, heads, splits), dtype=torch.float32)
     out = q.new_empty(q.shape)
+    # The interpreter knows no such option.
+    options: dict[str, Any] = {"EARLY": early, **({"launch_pdl": True} if early else {})}
     paged_part_kernel[(rows, kv_heads, splits)](
         q, k, v, table, lengths, sums, weights, most, math.log2(math.e) / math.sqrt(d),
         KV_HEADS=kv_heads, GROUP=group, PADDED=max(FEWEST, triton.next_power_of_2(group)), D=d,
-        BLOCK=block, TILE=TILE, SPLITS=splits, num_warps=WARPS, num_stages=STAGES,
+        BLOCK=block, TILE=TILE, SPLITS=splits, num_warps=WARPS, num_stages=STAGES, **options,
     )  # fmt: skip
     paged_join_kernel[(rows * heads,)](
-        sums, weights, out, D=d, SPLITS=splits, PADDED=triton.next_power_of_2(splits), num_warps=4
-    )
+        sums, weights, out, D=d, SPLITS=splits, PADDED=triton.next_power_of_2(splits),
+        num_warps=4, **options,
+    )  # fmt: skip
     return out

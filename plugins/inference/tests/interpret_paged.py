@@ -1,12 +1,14 @@
-"""Runs the paged kernels in Triton's interpreter on odd sizes; prints each error as a JSON line.
+"""Runs the kernels in Triton's interpreter on odd sizes; prints each error as a JSON line.
 
-Started with TRITON_INTERPRET=1. In half precision, not bf16: the interpreter multiplies bf16
-matrices by their bits.
+Started with TRITON_INTERPRET=1. In half precision or fp32, not bf16: the interpreter multiplies
+bf16 matrices by their bits.
 """
 
 import torch
 from kernel_codes import report
-from perfsuite_inference import paged_attention, paged_triton
+from perfsuite_inference import decode_triton, paged_attention, paged_triton, reference
+from perfsuite_inference.cache import PagedCache
+from perfsuite_inference.model import SHAPES, Llama
 
 # heads, key heads, width, block, lengths of the rows
 SIZES = (
@@ -30,6 +32,19 @@ def main() -> None:
         want = paged_attention.attend_rows(q, k, v, table, torch.tensor(lengths))
         scale = want.flatten(1).norm(dim=1)[:, None, None]  # each row as important as the next
         report(f"{heads} {lengths}", got / scale, want / scale)
+    decode()
+
+
+def decode() -> None:
+    """Print the error of two steps of one row, whose blocks lie in reverse, behind 77 tokens."""
+    model, tokens = Llama(SHAPES["tiny"], "cpu"), torch.randint(0, 1024, (79,))
+    cache = PagedCache(model.shape, torch.arange(5, 0, -1, dtype=torch.int32).view(1, -1), 16)
+    step = decode_triton.one_row(model, cache)
+    model.prefill(tokens[None, :77], cache)
+    for at in (77, 78):
+        tail = tokens[at : at + 1]
+        want = reference.logits_after(model, tokens[:at], tail)
+        report(f"decode {at}", step(tail, torch.tensor([at])), want)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ def test_kernels_spill_nothing_fit_a_block_and_multiply_in_tensor_cores(target: 
 
 
 def test_kernels_are_right_on_odd_sizes_in_the_interpreter() -> None:
-    assert wrong_in(Path(__file__).with_name("interpret_paged.py"), 4, 1e-3) == {}
+    assert wrong_in(Path(__file__).with_name("interpret_paged.py"), 6, 1e-3) == {}
 
 
 @pytest.mark.parametrize(
