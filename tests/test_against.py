@@ -277,8 +277,7 @@ def test_the_revision_is_built_once_and_a_failing_build_shows_its_end(project: P
         measure(project, against="main", build="echo no compiler; exit 3")
     build = "cp speed.py made.py; echo x >> count"
     assert not missing(project, against="main", build=build)
-    run = measure(project, against="main", build=build).run
-    assert set(words(run).values()) == {"same"}
+    assert set(words(measure(project, against="main", build=build).run).values()) == {"same"}
     (count,) = (project / ".perfsuite" / "against").glob("*/count")
     assert count.read_text(encoding="utf-8") == "x\n"
 
@@ -378,8 +377,7 @@ expires = 2999-12-31
 def test_a_waiver_holds_for_what_turns_decide(elsewhere: Path) -> None:
     (elsewhere / "baselines" / "exceptions.toml").write_text(WAIVER, encoding="utf-8")
     write(elsewhere, speed=A_LITTLE_SLOWER)
-    config = asked(elsewhere)
-    assert isinstance(config.exceptions, Exceptions)
+    assert isinstance(asked(elsewhere).exceptions, Exceptions)
     slower = verdicts(measure(elsewhere).run)["two"]
     assert (slower.word.value, slower.confirmation) == ("slower", "A against B")
     assert slower.excepted is not None

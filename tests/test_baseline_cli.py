@@ -131,8 +131,7 @@ def test_propose_tells_of_older_runs_that_it_does_not_read(
     monkeypatch.setattr(
         "perfsuite.nightly.propose.MOST_RUNS", len(list(dated.glob("**/*.jsonl"))) - 2
     )
-    said = perfsuite("baseline", "propose")[1]
-    assert "not read: 2 runs that are older by their clocks" in said
+    assert "not read: 2 runs that are older by their clocks" in perfsuite("baseline", "propose")[1]
 
 
 def test_diff_says_what_changed_and_why(perfsuite: Command, dated: Path) -> None:
@@ -145,8 +144,7 @@ def test_diff_says_what_changed_and_why(perfsuite: Command, dated: Path) -> None
     assert table[1].startswith("| --- |")
     for row, told in zip(table[2:4], (("added",), ("first", "-1.0")), strict=True):
         assert all(each in plain(row) for each in told), row
-    back = perfsuite("baseline", "diff", "baselines", "HEAD")[1]
-    assert "removed" in back
+    assert "removed" in perfsuite("baseline", "diff", "baselines", "HEAD")[1]
 
 
 def test_diff_follows_a_link_to_the_baselines_own_repository(
@@ -329,8 +327,7 @@ def test_commands_find_the_folders_that_the_projects_ini_names(
     assert folders == [str(project / "perf" / name) for name in ("accepted", "older")]
     said = perfsuite("baseline", "show", "nvidia-h200")[1]
     assert all(f"memory.{case}[n=1024]" in said for case in ("copy", "scan"))
-    lint = perfsuite("baseline", "lint")[1]
-    assert "perf/accepted, " in lint
+    assert "perf/accepted, " in perfsuite("baseline", "lint")[1]
     assert "memory.scan[n=1024]" not in perfsuite("baseline", "show", "nvidia-h200",
                                                   "--baselines", "perf/accepted")[1]  # fmt: skip
     code, said = perfsuite("baseline", "show", "nvidia-h100")

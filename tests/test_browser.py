@@ -226,8 +226,7 @@ def test_every_chart_is_drawn_when_it_comes_into_sight(browser: Browser, folder:
         section.locator("[data-chart=turns] canvas").nth(3).wait_for()
         assert section.locator("[data-chart=strips] canvas").count() == 1
         assert section.locator("[data-chart=past] canvas").count() == 1
-        said = page.evaluate(POINTED)
-        assert "of the ceiling" in said
+        assert "of the ceiling" in page.evaluate(POINTED)
         assert seen == []
 
 

@@ -73,8 +73,7 @@ def listed(
 ) -> dict[str, Pack]:
     """List packs by name, each a file with its text."""
     sources = [source(folder, name, text) for name, text in texts.items()]
-    packs = load_catalogue(sources, tier=tier, time_limit_s=limit_s)
-    return {pack.name: pack for pack in packs}
+    return {pack.name: pack for pack in load_catalogue(sources, tier=tier, time_limit_s=limit_s)}
 
 
 def one(folder: Path, text: str, tier: Tier = Tier.NIGHTLY) -> Pack:

@@ -6,8 +6,8 @@ import math
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from against_data import PACK, write
@@ -39,15 +39,19 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def claimed(
-    project: Path, by: str, pack: str = PACK, two: float = 100.0, than: str = OWN
-) -> tuple[model.ClaimVerdict, model.Run]:
+def asked(
+    project: Path, by: str, pack: str = PACK, two: float = 100.0, than: str = OWN, **more: Any
+) -> Config:
     speed = f'US = {{"one": 100.0, "two": {two}}}\n'
     own = pack.replace("    return [double]\n", CLAIM.replace("BY", by).replace("THAN", than))
     write(project, acme=own, other=PACK.replace("US[impl]", "US[impl] + 0.5"), speed=speed)
-    both = project / "acme.py", project / "other.py"
-    config = Config(root=project, device="fake", only=("acme", "other"), pack=both).chosen()
-    run = execute(replace(config, settings=model.Settings(samples=8)), Log()).run
+    both = more.pop("at", (project / "acme.py", project / "other.py"))
+    more |= {"device": "fake", "only": ("acme", "other"), "pack": both}
+    return Config(root=project, settings=model.Settings(samples=8), **more).chosen()
+
+
+def claimed(project: Path, by: str, **more: Any) -> tuple[model.ClaimVerdict, model.Run]:
+    run = execute(asked(project, by, **more), Log()).run
     (claim,) = run.claims
     return claim, run
 
@@ -70,10 +74,26 @@ def test_a_claim_that_compares_with_a_pack_that_is_not_there_says_so(project: Pa
     assert claim.reason == "gone.double[impl=two] was not part of the run"
 
 
+def test_a_claim_that_the_whole_lacks_is_in_no_shard(project: Path) -> None:
+    config = asked(project, "2.0", than='"other.no[]"', share=(5, 5))
+    assert ([one.id for one in config.variants], config.claims) == (["acme.double[impl=one]"], ())
+
+
+def test_packs_with_a_module_of_one_name_are_not_paired(project: Path) -> None:
+    both = project / "a", project / "o"
+    for folder, name in zip(both, ("acme", "other"), strict=True):
+        folder.mkdir()
+        write(folder, speed='US = {"one": 100.0, "two": 201.0}\n')
+        entry = f'[project.entry-points.perfsuite]\n{name} = "{name}"\n'
+        (folder / "pyproject.toml").write_text(entry, encoding="utf-8")
+    claim, _ = claimed(project, "2.0", than='"other.double[impl=two]"', at=both)
+    assert (claim.word, "two packs have a module 'speed'" in claim.reason) == ("unclear", True)
+
+
 def test_claims_past_the_limit_or_that_crash_stay_open_and_say_so(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claim, _ = claimed(project, "1.0", PACK.replace("    def fn", f"{CRASH}    def fn"))
+    claim, _ = claimed(project, "1.0", pack=PACK.replace("    def fn", f"{CRASH}    def fn"))
     assert (claim.word, "ended as error: AssertionError" in claim.reason) == ("unclear", True)
     monkeypatch.setattr("perfsuite.run.run.LIMIT_S", 0.0)
     claim, _ = claimed(project, "1.0")

@@ -55,8 +55,7 @@ def test_a_run_file_that_leads_elsewhere_or_is_none_is_named(
         code, said = perfsuite(*words, "odd.jsonl")
         assert code != 0
         assert "run id '../../../out' cannot be a file name" in said
-    made = set(project.parent.rglob("*")) - before
-    assert {path.name for path in made} <= {"history.db"}
+    assert {path.name for path in set(project.parent.rglob("*")) - before} <= {"history.db"}
     os.mkfifo(runs / "20991231-000000-0000.jsonl")
     for words in (["report"], ["report", "20991231-000000-0000"]):
         code, said = perfsuite(*words)

@@ -165,8 +165,7 @@ def test_what_is_not_run_says_why_and_stays_bounded() -> None:
 @pytest.mark.parametrize("path", PAGES, ids=label)
 def test_a_page_names_what_exists_and_shows_it_well_formed(path: Path) -> None:
     yaml = pytest.importorskip("yaml")
-    unknown = {command: found for command in mentioned(path) if (found := unknown_in(command))}
-    assert unknown == {}
+    assert {command: found for command in mentioned(path) if (found := unknown_in(command))} == {}
     read = {"python": ast.parse, "yaml": yaml.safe_load, "yml": yaml.safe_load, "json": json.loads}
     for block in blocks_of(path):
         if block.language in read:
@@ -243,8 +242,7 @@ def test_every_word_is_in_the_lists_of_words() -> None:
     of_variants = {*verdicts, *(MARKS.keys() - claims)}
     assert _named("verdict.md", r"^\| `word` \| (the verdict.*)") == of_variants
     failed = {word for word, mark in MARKS.items() if mark.tone in {"fail", "unclear"}} - claims
-    told = _named("how-to/read-a-report.md", r"^\| (`[^|]*) \|")
-    assert told == {*verdicts, *failed}
+    assert _named("how-to/read-a-report.md", r"^\| (`[^|]*) \|") == {*verdicts, *failed}
     index = (ROOT / "docs" / "index.md").read_text("utf-8")
     (row,) = re.findall(r"^\| verdict \| (.*) \|$", index, re.MULTILINE)
     assert set(re.split(", | or ", row)) == verdicts

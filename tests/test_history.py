@@ -199,8 +199,7 @@ def test_what_does_not_count_is_stored_with_its_reason(lite: History) -> None:
     changes = (with_aside, as_status(Status.DISTURBED), as_status(Status.WRONG))
     store(lite, *(change(night(n)) for n, change in enumerate(changes)))
     series = time_of(lite)
-    told = [point.why_not for point in series.points]
-    assert told == ["", "disturbed", "wrong"]
+    assert [point.why_not for point in series.points] == ["", "disturbed", "wrong"]
     assert all(point.center for point in series.points)
     assert len(series.valid) == 1
 

@@ -268,8 +268,7 @@ def test_no_word_says_more_than_its_interval() -> None:
     assert {found.word for found in (own, other, elsewhere)} == {SAME}
     assert told < 0.005 <= half < more <= own.changes[0].gate
     # Beyond its threshold as a whole, though inside the gate.
-    moved = verdict(result(clocks(0.006), wobble=0.1), entry(wobble=0.1))
-    assert moved.word is not SAME
+    assert verdict(result(clocks(0.006), wobble=0.1), entry(wobble=0.1)).word is not SAME
 
 
 def test_cards_of_the_board_at_hand_come_before_those_of_another() -> None:

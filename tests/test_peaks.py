@@ -218,8 +218,7 @@ def test_a_vendors_pack_declares_the_ceilings_of_its_own_device(tmp_path: Path) 
     assert efficiency(Work(read_bytes=1000), found, 0.5) == pytest.approx(0.25)
     # On a product that is not its own, nobody said that these are all of its ceilings.
     assert with_measured(GENERIC, elsewhere, [vendor]) == GENERIC
-    listed = with_measured(H200, elsewhere, [vendor])
-    assert listed.links["hbm"].value == pytest.approx(1.6e11)
+    assert with_measured(H200, elsewhere, [vendor]).links["hbm"].value == pytest.approx(1.6e11)
     # One without work of it changes nothing.
     own = replace(vendor.ceilings["fp7"][0], work=Work(read_bytes=1))
     assert with_measured(H200, entries, [replace(vendor, ceilings={"fp8": (own,)})]) == H200

@@ -63,8 +63,7 @@ VARIANTS = (
     ],
 )
 def test_a_selection_takes(text: str, chosen: list[int]) -> None:
-    expected = tuple(VARIANTS[index] for index in chosen)
-    assert select(VARIANTS, text) == expected
+    assert select(VARIANTS, text) == tuple(VARIANTS[index] for index in chosen)
 
 
 @pytest.mark.parametrize(

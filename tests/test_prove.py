@@ -226,8 +226,7 @@ def test_a_failed_variant_keeps_its_reason() -> None:
     result = Result(variant="a", status=Status.CRASHED, stage=Stage.SCREEN, reason="signal 11")
     wave = wave_of(result, "unit0")
     assert (wave.reason, wave.processes) == ("crashed: signal 11", ())
-    proof = Proof(Raw((night([], [wave]),)))
-    assert proof.failed == {"crashed: signal 11": 1}
+    assert Proof(Raw((night([], [wave]),))).failed == {"crashed: signal 11": 1}
     ended = replace(result, status=Status.OK, evidence=(Evidence(slot=0, seed=0),))
     assert wave_of(ended, "unit0", of_a=result).reason == "crashed: signal 11"
 

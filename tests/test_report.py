@@ -480,7 +480,8 @@ def test_of_very_many_variants_the_urgent_are_told_in_full(monkeypatch: pytest.M
 
 
 def test_what_did_not_run_is_grouped_by_reason_and_claims_by_pack(shown: str) -> None:
-    run_view = read_of()
+    run_view = read_of(instances=(*data.INSTANCES[1:], replace(data.INSTANCES[0], than="a.b[n=1]")))
+    assert "pinned=true over a.b[n=1]" in Reader(render_page(run_view)).text
     assert [(word, why, len(ids)) for word, why, ids in report.skips(run_view.variants)] == [
         ("skipped", data.NEEDS, 2),
         ("skipped", "needs feature fp8_triton", 1),

@@ -248,8 +248,7 @@ def test_what_cannot_be_kept_is_noted_and_costs_no_verdict(
     assert "1 MiB are in files that git does not know" in note
     assert ".gitignore" in note
     assert refs(project) == {}
-    config = asked(project)
-    assert refused(config, run.sources["acme"])["kind"] == "squashed"
+    assert refused(asked(project), run.sources["acme"])["kind"] == "squashed"
 
 
 def test_a_change_in_a_submodule_is_a_change_that_cannot_be_kept(project: Path) -> None:
@@ -577,8 +576,7 @@ def test_a_wheel_is_known_by_its_record_and_another_is_unpacked_from_a_folder(
     assert is_same_code(source_of(pack, config), before)
     install(site, wheel_at(tmp_path / "new", "1.1", **PACKAGE, acme_speed=PLANTED))
     config = installed(tmp_path)
-    after = source_of(config.packs[0], config)
-    assert not is_same_code(before, after)
+    assert not is_same_code(before, source_of(config.packs[0], config))
     told = refused(config, before)
     assert (told["kind"], told["code"]) == ("no_wheel", "acme-perf 1.0")
     assert "pip download --no-deps acme-perf==1.0 -d wheels" in told["remedy"]

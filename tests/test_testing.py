@@ -99,6 +99,9 @@ def test_what_is_no_pack_is_refused() -> None:
         ("by=2", 'by=2, at={"n": ()}', "'fast' binds no two variants"),
         ('than={"impl": "plain"}', 'than="acme.double[n={n}]"', "'fast' binds no two variants"),
         ('than={"impl": "plain"}', 'than="acme.double[n={m}]"', "claim fast(n='4', impl='plain')"),
+        ('than={"impl": "plain"}', 'than="compute.gemm[n={n}]"', "'fast' binds no two variants"),
+        ('than={"impl": "plain"}', 'than="double[n={n}]"', "compares with 'double[n=4]'"),
+        ('than={"impl": "plain"}', 'than={"impl": "gpu"}', "compares with 'acme.double[n=4,impl="),
         (SOURCE, f"{SOURCE} ceilings={{'fp32': lambda **_: False}},", "ceiling 'fp32', or"),
         (SOURCE, f"{SOURCE} ceilings={{'hbm': lambda **_: True}},", "ceiling 'hbm', or"),
         ("import perfsuite\n", "import perfsuite, numpy\n", "imports numpy"),
@@ -129,8 +132,7 @@ def shipping(tmp_path: Path, files: dict[str, str]) -> Path:
 
 
 def example(name: str) -> str:
-    folder = EXAMPLE / "acme_perf" / "baselines" / "acme-a1"
-    return (folder / name).read_text("utf-8")
+    return (EXAMPLE / "acme_perf" / "baselines" / "acme-a1" / name).read_text("utf-8")
 
 
 @pytest.mark.parametrize(

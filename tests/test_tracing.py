@@ -244,5 +244,4 @@ def test_what_moved_furthest_is_traced_first_then_what_may_become_a_baseline(
         run=run, run_file=file, panels=[panel], entries=entries, samplings={},
         limit=TimeLimit(), config=config,
     ).take(Mock())  # fmt: skip
-    names = [call.args[0].case.name for call in panel.trace.call_args_list]
-    assert names == traced
+    assert [call.args[0].case.name for call in panel.trace.call_args_list] == traced

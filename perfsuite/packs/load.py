@@ -503,6 +503,9 @@ class _Expanded:
                 than = ids.get(tuple({**axes, **claim.than}.values()), "")
             if not than or not all(axes[axis] in values for axis, values in meant):
                 continue
+            if than == variant.id or not re.match(r"\w+\.\w+\[", than):
+                told, remedy = f"compares with {than!r}", "name another one, as acme.copy[n={n}]"
+                raise self._refused(f"claim {claim.name}", axes, told, remedy)
             others = {axis: value for axis, value in axes.items() if axis not in claim.faster}
             yield model.ClaimInstance(
                 **{name: getattr(claim, name) for name in model.Ratio.__struct_fields__},

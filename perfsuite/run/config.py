@@ -419,13 +419,12 @@ class Config:
         variants = tuple(variant for pack in packs for variant in pack.variants)
         if self.select:
             variants = select(variants, self.select)
-        shard = None
+        shard, claims = None, claims_of(packs, variants)
         if self.share is not None:
             index, count = self.share
-            claims = claims_of(packs, variants)
             variants, shard = shard_of(variants, claims, index=index, count=count)
-            shard = replace(shard, tier=self.tier)
-        claims = claims_of(packs, variants)
+            shard, own = replace(shard, tier=self.tier), {variant.id for variant in variants}
+            claims = tuple(claim for claim in claims if claim.faster in own)
         return dataclasses.replace(self, packs=packs, variants=variants, claims=claims, shard=shard)
 
     def narrowed(self, variants: Sequence[Variant], claims: Sequence[ClaimInstance]) -> Config:

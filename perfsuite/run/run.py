@@ -762,11 +762,9 @@ class _Work:
             both = [self.file.append(replace(result, claim=claim.id)) for result in results]
         if verdict := judge_abba(claim, both, facts=self.facts, policy=self.judging.policy):
             return verdict
-        ended = [*(r for r in both if r.status is not Status.OK), *both]
-        told = [
-            f"a process with both ended as {each.status.value}: {each.reason}" for each in ended[:1]
-        ]
-        return _undecided(open_one, *told) if told else open_one
+        ended = sorted(both, key=lambda result: result.status is Status.OK)[:1]
+        why = [f"a process with both ended as {one.status.value}: {one.reason}" for one in ended]
+        return _undecided(open_one, *why) if why else open_one
 
     def _ask(self, verdicts: Mapping[str, Verdict]) -> None:
         """Take pairs with the code that entries come from, where stored numbers say no *same*.

@@ -30,13 +30,7 @@ from perfsuite.packs.find import file_of, modules_of
 from perfsuite.stats import hodges_lehmann, pooled
 from perfsuite.store import files
 from perfsuite.store.codec import convert, damaged, read_stored, round_digits
-from perfsuite.store.files import (
-    checked_name,
-    inside,
-    listed,
-    refusing,
-    replace_file,
-)
+from perfsuite.store.files import checked_name, inside, listed, refusing, replace_file
 from perfsuite.store.sku import fingerprint_differs
 
 T = TypeVar("T")

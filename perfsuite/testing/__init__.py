@@ -209,7 +209,10 @@ def _faults(listed: Pack, loaded: LoadedPack) -> Iterator[Fault]:
         if not shown or not all(each.work and per_launch(each.work, ceiling)[0] for each in shown):
             what = f"case {case.name!r} has no variant for ceiling {ceiling!r}, or one without it"
             yield what, "check its ceilings, only and work"
-    bound = {claim.id.partition("[")[0] for claim in claims_of([listed], listed.variants)}
+    named = {claim.than.partition(".")[0] for claim in listed.claims} - {listed.name}
+    others = load_catalogue([s for s in discover(Path()) if s.name in named], tier=Tier.FULL)
+    known = [variant for pack in (listed, *others) for variant in pack.variants]
+    bound = {claim.id.partition("[")[0] for claim in claims_of([listed], known)}
     for claim in loaded.claims:
         if f"{listed.name}.{claim.case}:{claim.name}" not in bound:
             what = f"claim {claim.name!r} binds no two variants in any tier"
@@ -218,7 +221,6 @@ def _faults(listed: Pack, loaded: LoadedPack) -> Iterator[Fault]:
 
 def _shipped_faults(listed: Pack) -> Iterator[Fault]:
     """Yield what is wrong with the baselines inside the pack, or stale in them."""
-    known = {variant.id for variant in listed.variants}
     folders = [
         path for root in baselines.shipped_by([listed]) for path in sorted(root.folder.iterdir())
     ]
@@ -232,7 +234,7 @@ def _shipped_faults(listed: Pack) -> Iterator[Fault]:
         except StoreError as error:
             yield f"a baseline that it ships is not usable: {error.what}", f"look at {error.where}"
             continue
-        for name in sorted(found.keys() - known):
+        for name in sorted(found.keys() - {variant.id for variant in listed.variants}):
             remedy = "accept a new run for the baseline that is shipped, or take the entry out"
             yield f"{folder.name} has a baseline of {name}, which the pack does not list", remedy
 

@@ -17,7 +17,6 @@ from dataclasses import replace as changed
 from functools import cached_property, partial
 from itertools import zip_longest
 from multiprocessing.connection import wait
-from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -543,7 +542,7 @@ class Panel(Closable):
         if (rival := work.rival) is not None:
             more["rival"] = job_of(rival, self.setup, sampling=self.samplings.get(rival.id))
         if is_gang:
-            place = str(Path(self._folder.name, uuid.uuid4().hex))
+            place = f"{self._folder.name}/{uuid.uuid4().hex}"
             more |= {"ranks": variant.ranks, "rendezvous": place}
         for seat, crew in zip(wave.seats, wave.crews, strict=True):
             job = job_of(variant, self.setup, stage=work.stage, seat=seat, **more)

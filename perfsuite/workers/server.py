@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from itertools import zip_longest
 from pathlib import Path
 from types import ModuleType
@@ -348,6 +348,7 @@ class Worker:
         """Check once more, and say what was found."""
         for side in self._sides:
             side.recheck()
+        refuse_twins([job for job in (self._job, self._job.rival) if job])
         # Where nothing of its revision was imported, the evidence says so.
         is_its_own = refuse_strangers(self._job.tree, sys.modules.values())
         noted = () if is_its_own else (NOTHING_OF_IT,)
@@ -522,6 +523,17 @@ def refuse_strangers(tree: Tree | None, modules: Iterable[ModuleType]) -> bool:
             remedy=FROM_THERE,
         )
     return is_any
+
+
+def refuse_twins(jobs: Iterable[Job]) -> None:
+    """Raise ``PackError`` if several packs' folders have a module of a name that was imported.
+
+    It came from one of them, and the other pack ran with it.
+    """
+    folders = sorted({Pack(name=job.pack, origin=job.origin).place for job in jobs} - {""})
+    for name in {name.partition(".")[0] for name in sys.modules} if folders[1:] else ():
+        if all((it := PathFinder.find_spec(name, [one])) and it.origin for one in folders):
+            raise PackError(f"two packs have a module {name!r}", where=" and ".join(folders))
 
 
 def main() -> None:

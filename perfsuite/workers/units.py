@@ -278,8 +278,7 @@ def _busy(health: model.Health, foreign_percent: float) -> Iterator[str]:
 
 
 def _limited(identity: Mapping[str, str], state: Mapping[str, str]) -> Iterator[str]:
-    default = identity.get("default_power_limit_w")
-    enforced = state.get("enforced_power_limit_w")
+    default, enforced = identity.get("default_power_limit_w"), state.get("enforced_power_limit_w")
     if default and enforced and enforced != default:
         yield f"power limit {enforced} W, by default {default} W: only alike runs are compared"
 
