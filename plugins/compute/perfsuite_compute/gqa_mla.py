@@ -69,8 +69,8 @@ def gqa_mla(rng: Any, *, dtype: str, kind: str, b: int, s: int) -> tuple[Any, ..
     the queries of 64 heads shared memory holds two blocks of the latent, and Triton copies the next
     one only under this one's last product. ``gluon`` says by hand which warps do what. Four turn
     the scores of a block of 32 tokens into powers, while eight add the latents of the block before,
-    each times its power, and have what they are done with filled again. On an H100 it takes 90.5 us
-    at 4096 tokens, 51 % (403 TFLOP/s), and 303 us at 16384, 61 %. 64 heads do 121 operations on
+    each times its power, and have what they are done with filled again. On an H100 it takes 89 us
+    at 4096 tokens, 52 % (410 TFLOP/s), and 301 us at 16384, 61 %. 64 heads do 121 operations on
     each byte, so that L2, too, would have to give 6.6 TB/s at the full rate; and the first
     product's instructions are 32 keys wide, which wait for shared memory half as long again as they
     multiply.

@@ -55,7 +55,7 @@ def mixed_gemm(rng: Any, *, m: int, n: int, k: int, impl: str) -> Any:
     warps have rows left (57344 x 8192 weights reach 93 and 88 %, by a sweep). The rest goes with
     the bytes: a warp asks for more only after the 190 instructions that 2 KiB take, which by count
     keep the pipe for whole numbers busy for a third of the time and more. On an H100 256 rows took
-    99 us in int8 and 106 in int4, 103 in bf16 by cuBLAS; 64 rows 56 and 43, 86 in bf16.
+    99 us in int8 and 104 in int4, 100 in bf16 by cuBLAS; 64 rows 52 and 41, 82 in bf16.
     """
     x, w = rng.randn(m, k, dtype="bfloat16"), rng.randn(n, k, dtype="bfloat16")
     w *= 0.25 + 3.75 * rng.rand(n, 1, dtype="bfloat16")  # so that a wrong scale shows

@@ -75,7 +75,7 @@ def decode(ctx: Any, size: str, batch: int, context: int, impl: str) -> Workload
     fuses, and attention through a mask. ``fused`` is a graph, too: attention reads a paged cache
     and is split over the GPU, and Inductor fuses what lies between two attentions. For one row of
     1b Triton kernels of our own do, each of which asks for its weights before the one ahead has
-    ended. On an H100 these are 99 kernels and take 1.04 ms, 73 % of the memory's rate; Inductor's
+    ended. On an H100 these are 99 kernels and take 1.07 ms, 71 % of the memory's rate; Inductor's
     232 take 1.43 ms.
     """
     model = Llama(SHAPES[size], ctx.device)
