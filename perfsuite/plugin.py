@@ -369,23 +369,21 @@ class PerfSession:
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         """Measure and judge everything that was collected; the items then only report."""
         is_broken = session.testsfailed and not self.config.option.continue_on_collection_errors
-        if self.chosen and not (is_broken or self._is_dry):
+        if (chosen := self.chosen) and not (is_broken or self._is_dry):
             reported = [each for item in session.items for each in reported_by(item)]
             variants = [each for each in reported if isinstance(each, Variant)]
             claims = [each for each in reported if isinstance(each, ClaimInstance)]
             if variants or claims:
-                self._guarded(lambda: self._measure(variants, claims))
+                self._guarded(lambda: self._measure(chosen.narrowed(variants, claims), variants))
         if self.panels:  # quick looks are timed alone
             self.panels.close()
         return (yield)
 
-    def _measure(self, variants: list[Variant], claims: list[ClaimInstance]) -> None:
+    def _measure(self, asked: Config, variants: list[Variant]) -> None:
         from perfsuite.report.terminal import Ticker, accounts_of, bare_accounts
         from perfsuite.run.finish import close
         from perfsuite.run.run import execute
 
-        assert self.chosen is not None  # noqa: S101 - collection came first
-        asked = self.chosen.narrowed(variants, claims)
         with Ticker(self._write) as self.ticker:
             self.outcome = outcome = execute(asked, self.ticker, self.panels)
         if self.panels:
@@ -395,6 +393,9 @@ class PerfSession:
         if run_view := self.run_view:
             told = functools.partial(accounts_of, run_view, self.asked)
             self.accounts = outcome.steps.take("items say less", told, self.accounts)
+            own = {each.id for each in variants}
+            for name in (o.id for o in run_view.variants if o.fails and o.id not in own):
+                outcome.steps.add(name, "fails, and was measured for a claim alone")
 
     @property
     def run_view(self) -> RunView | None:
@@ -435,8 +436,7 @@ class PerfSession:
             pytest.skip("not measured: the run ended before it")
         self.reported[item.nodeid] = account
         # An item that is run again says the same, once.
-        known = list(item.user_properties)
-        item.user_properties.extend(each for each in account.properties if each not in known)
+        item.user_properties += [p for p in account.properties if p not in item.user_properties]
         if account.skipped:
             pytest.skip(account.text)
         if account.fails:
