@@ -259,10 +259,10 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
 
     @property
     def telling(self) -> Change | None:
-        """The change that the verdict is about: that of time, unless only another metric moved."""
+        """The change that the verdict is about: a worse one, and of these that of time, if any."""
         known = [change for change in (self.change, *self.others) if change]
-        moved = [c for c in known if c.low > c.threshold or c.high < -c.threshold]
-        return self.change if self.change in moved or not moved else moved[0]
+        worse = [change for change in known if change.low > change.threshold]
+        return (*worse, *(c for c in known if c.high < -c.threshold), self.change)[0]
 
     def now(self, metric: str = TIME) -> float | None:
         """Return the metric's middle over the judged processes."""
