@@ -70,7 +70,8 @@ def _one(ctx: Any) -> Any:
         "AI Systems Performance Engineering, companion code, folder ch11: work spread over streams "
         "is 1.65 to 1.76 times as fast on a B200. Counted: 16 kernels of 16 blocks fit "
         "on the GPU together, a ratio of 16; half of that is asked for",
-        needs=(cuda(),),
+        {"kernels": 16},
+        (cuda(),),
         name="streams_overlap",
     )
 )
