@@ -1209,7 +1209,7 @@ class Excepted(Record, frozen=True, kw_only=True):
         return f"{word} until {self.until}"
 
     def __str__(self) -> str:
-        limit = "" if self.up_to is None else f" up to {self.up_to:+.1%}"
+        limit = "" if self.up_to is None else f" up to {100 * self.up_to:+.1f} %"
         issue = f" ({self.issue})" if self.issue else ""
         return f"{self.short}{limit}: {self.reason}{issue}"
 

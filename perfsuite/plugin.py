@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from perfsuite.boundary import PerfError, UsageError
-from perfsuite.model import ClaimInstance, Pack, Regime, Variant
+from perfsuite.model import ClaimInstance, Pack, Regime, Status, Variant
 from perfsuite.run.config import EXIT_MACHINE, GONE, OPTIONS, Config, config_of, known_options
 
 if TYPE_CHECKING:
@@ -516,15 +516,15 @@ class PerfSession:
         """Say how to go on, if there is anything to go on with."""
         if self.outcome:
             return f"perfsuite: all was measured; to see it: perfsuite report {self.outcome.run.id}"
-        given = self.asked
-        kept = self.ticker and self.ticker.has_begun and given.resume
-        if kept or (self.ticker and self.ticker.has_result):
+        if (told := self.ticker) and (told.has_result or (told.has_begun and self.asked.resume)):
             from perfsuite.store.runs import load_run, unfinished
 
             with suppress(PerfError, IndexError):  # a damaged file, or none: nothing to go on with
-                run = load_run(unfinished(given.folder)[0])
-                counts = f"{len({one.variant for one in run.results})} of {len(run.variants)}"
-                return f"perfsuite: {counts} variants measured; to go on:\n  {given.resuming}"
+                run = load_run(unfinished(self.asked.folder)[0])
+                known = {one.variant: one.status for one in run.asked}
+                skipped = [*known.values()].count(Status.SKIPPED)
+                counts = f"{len(known) - skipped} of {len(run.variants) - skipped}"
+                return f"perfsuite: {counts} variants measured; to go on:\n  {self.asked.resuming}"
         return ""
 
     @pytest.hookimpl(trylast=True)

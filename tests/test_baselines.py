@@ -138,7 +138,7 @@ def test_what_moved_is_rewritten_and_the_rest_kept(tmp_path: Path) -> None:
     assert (done.written, done.unchanged) == ((), (COPY,))
     assert memory(tmp_path).read_bytes() == before
     done = take(again(12.6), tmp_path)
-    assert done.changed == {COPY: "cycles +0.80%; time_us +0.80%"}
+    assert done.changed == {COPY: "cycles +0.80 %; time_us +0.80 %"}
     runs = {name: entry.run for name, entry in load(tmp_path).entries.items()}
     assert runs == {COPY: LATER, ADD: RUN_ID, "other.gemm[n=1024]": RUN_ID}
     take(finished({"add": 4.0, "other.gemm": 10.0}, run_id=LATER), tmp_path)
@@ -204,8 +204,8 @@ IN_TURNS = Confirmation.IN_TURNS
          f"unit {OTHER_UNIT} added"),
         (against(again(12.6, OTHER_UNIT), "0" * 40), "both", f"unit {OTHER_UNIT} added"),
         (judged(again(12.6), Word.ENVIRONMENT, MOVED, confirmation=IN_TURNS), "own",
-         "cycles +0.80%; time_us +0.80%"),
-        (judged(again(12.6), Word.ENVIRONMENT, MOVED), "own", "cycles +0.80%; time_us +0.80%"),
+         "cycles +0.80 %; time_us +0.80 %"),
+        (judged(again(12.6), Word.ENVIRONMENT, MOVED), "own", "cycles +0.80 %; time_us +0.80 %"),
         # At another commit without pairs of its own: nothing changes.
         *((judged(again(12.6, OTHER_UNIT), word, *why), "old", "without pairs: not added")
           for word, *why in ((Word.SAME,), (Word.UNCLEAR,), (Word.SAME_CODE, STALE),
@@ -213,7 +213,7 @@ IN_TURNS = Confirmation.IN_TURNS
         (judged(again(12.6), Word.SAME), "old", None),
         (judged(again(12.6), Word.UNCLEAR), "old", "without pairs: not added"),
         # What is accepted and moved starts anew.
-        (judged(again(14.0), Word.SLOWER), "own", "cycles +12.00%; time_us +12.00%"),
+        (judged(again(14.0), Word.SLOWER), "own", "cycles +12.00 %; time_us +12.00 %"),
         (judged(again(14.0, OTHER_UNIT), Word.SLOWER), "other",
          f"other code; values of other units go to history: {UNIT}"),
     ],

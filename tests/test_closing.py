@@ -28,7 +28,7 @@ FIND, REPAIR = ("find the cause", "perfsuite why"), ("repair it", SELECT, "only 
 
 
 def outcome_of(folder: Path, *words: Word | Status) -> Outcome:
-    story = tuple(told for told in STORY if told.word in words)
+    story = tuple({told.word: told for told in STORY if told.word in words}.values())
     run, entries = structs.replace(run_of(story), claims=()), baselines_of(story)
     source = "baseline nvidia-h200"
     basis = Basis(
@@ -45,7 +45,7 @@ def outcome_of(folder: Path, *words: Word | Status) -> Outcome:
     [
         ([Word.SAME], []),
         ([Word.SAME, Word.FASTER], ["to keep what is new or faster", ACCEPT]),
-        ([Word.NEW], ["run again to compare", ACCEPT]),
+        ([Word.NEW, Word.SAME], ["run again to compare", ACCEPT]),
         ([Word.SLOWER], [*FIND, "measure", SELECT, "see what", "git diff", *REPAIR, ACCEPT]),
         ([Status.SKIPPED], []),
         ([Status.DISTURBED, Word.SAME], []),

@@ -413,7 +413,7 @@ def _reason(found: Finding, terms: Terms) -> str:
     """Return what is stored with the entry: a person's words first, then the evidence."""
     dates = [night.date for night in found.nights]
     days = f"{len(dates)} nights {dates[0]} to {dates[-1]}" if dates[1:] else f"1 night {dates[0]}"
-    told = [f"{c.metric} {c.theta:+.2%}" for c in found.changes if _is_sure(c)]
+    told = [f"{c.metric} {100 * c.theta:+.2f} %" for c in found.changes if _is_sure(c)]
     if (found.word == "new" and found.old) or found.why == CONFIRMED:
         told.append(found.why)
     evidence = f"{found.word}: {', '.join([*told, days])}"

@@ -255,7 +255,7 @@ def _accepted(run_view: RunView, tones: set[str]) -> Iterator[Step]:
     """Offer to accept a run; nobody is asked to accept what did not change, or what is wrong."""
     accept = f'perfsuite baseline accept {run_view.run.id} --reason "..."'
     words = run_view.counts
-    if words["new"] and words["new"] == len(run_view.ran):
+    if 2 * words["new"] >= len(run_view.ran) > 0 and not tones:
         yield Step("run again to compare with this run, or accept it", accept)
     elif tones - {"unclear", "faster"}:
         yield Step("only if the change is intended, accept the new numbers", accept)

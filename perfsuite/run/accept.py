@@ -24,6 +24,7 @@ from perfsuite.model import (
     Word,
 )
 from perfsuite.packs.select import select as matching
+from perfsuite.report import view
 from perfsuite.run.against import is_same_code
 from perfsuite.store.baselines import (
     ADDED,
@@ -218,11 +219,9 @@ def _caution(run: Run, moved: Sequence[str], slower: Collection[str]) -> str:
 def _worse(variant: Variant, old: BaselineEntry, new: BaselineEntry, grounds: Grounds) -> str:
     """Say how much worse than the stored entry an accepted one is, beyond the threshold."""
     changes = () if other_kind(old, new) else level_changes(variant, old, [new], grounds)
-    return ", ".join(
-        f"{c.metric} {c.theta:+.2%} (threshold {c.threshold:.2%})"
-        for c in changes
-        if c.theta > c.threshold
-    )
+    worse = (c for c in changes if c.theta > c.threshold)
+    told = (f"{c.metric} {view.judged(c)[2]} (threshold {view.share(c.threshold)})" for c in worse)
+    return ", ".join(told)
 
 
 def reset(

@@ -555,7 +555,7 @@ def _moves(old: BaselineEntry, new: BaselineEntry) -> list[str]:
         moves = [center(metric.values[unit]) - center(before.values[unit]) for unit in shared]
         move = max(moves, key=abs, default=0.0)
         if abs(move) > LEAST_MOVE:
-            found.append(f"{name} {math.expm1(move):+.2%}")
+            found.append(f"{name} {100 * math.expm1(move):+.2f} %")
     return found
 
 

@@ -302,10 +302,10 @@ def lock(unit: str, wait_s: float = 0.0, tell: Callable[[str], object] = str) ->
             held.close()
             is_first, is_taken = not what, error.errno == errno.EADDRINUSE
             # It is asked once: whoever asks stays in its queue.
-            what = what or f"unit {unit!r} is taken by {_holder(name)}"
+            what = what or f"device {unit!r} is taken by {_holder(name)}"
             remedy = "wait for that run with --perf-wait, stop it, or choose another device"
             if not is_taken:
-                what = f"unit {unit!r} cannot be locked: {error.strerror}"
+                what = f"device {unit!r} cannot be locked: {error.strerror}"
                 remedy = "let this user make Unix sockets; a sandbox may forbid them"
             if not is_taken or time.monotonic() >= until:
                 where = f"the socket @{name[1:]} in /proc/net/unix"
