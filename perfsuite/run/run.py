@@ -342,7 +342,7 @@ def execute(config: Config, listener: Listener, panels: Panels | None = None) ->
             return Outcome(interrupted, run_path(config.folder, interrupted.id), basis)
         if interrupted:
             file = stack.enter_context(RunFile.resume(run_path(config.folder, interrupted.id)))
-            kept = sum(result.status != "skipped" for result in file.run.results)
+            kept = sum(one.status is not Status.SKIPPED for one in file.run.results)
             listener.note(f"resuming run {interrupted.id}; results kept: {kept}")
             spent_s = sum(result.wall_s for result in (*interrupted.results, *interrupted.aside))
             limit = replace(limit, spent_s=spent_s / len(opened))
