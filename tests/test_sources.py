@@ -37,7 +37,6 @@ from perfsuite.run.accept import accept, refuse_changed
 from perfsuite.run.against import (
     NoSideAError,
     Sides,
-    _needed,
     by_source,
     is_same_code,
     open_sides,
@@ -48,7 +47,6 @@ from perfsuite.run.expected import find_expected
 from perfsuite.run.run import Outcome, execute
 from perfsuite.store import git as store
 from perfsuite.store.baselines import RunFacts, read_runs
-from perfsuite.store.runs import write_references
 from perfsuite.workers.units import Panels
 
 SERVERS = Panels()
@@ -214,7 +212,7 @@ def test_keeping_a_tree_leaves_all_of_the_user_s_as_it_is(
     before = {name: (project / ".git" / name).read_bytes() for name in names}
     times = (project / ".git" / "index").stat().st_mtime_ns
     source = now(project)
-    store.hold(project, "20260101-000000-aaaa", source.commit, bool)
+    store.hold(project, "20260101-000000-aaaa", source.commit)
     assert {name: (project / ".git" / name).read_bytes() for name in names} == before
     assert (project / ".git" / "index").stat().st_mtime_ns == times
     monkeypatch.delenv("GIT_INDEX_FILE")
@@ -264,34 +262,12 @@ def test_a_change_in_a_submodule_is_a_change_that_cannot_be_kept(project: Path) 
     assert "lies in a submodule" in notes[0]
 
 
-def test_refs_of_old_runs_go_unless_something_needs_them(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refs_of_the_newest_runs_stay(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "MOST_REFS", 2)
-    outcomes = []
-    for number in range(7):
-        (project / "speed.py").write_text(f"{BEFORE}# {number}\n", encoding="utf-8")
-        outcomes.append(measure(project))
-        if number == 1:
-            accept(outcomes[1].run, project / "elsewhere", reason="made up", by="t")
-        if number == 2:
-            write_references(project / ".perfsuite", outcomes[2].run, ["acme.double[impl=one]"])
-    ids = [outcome.run.id for outcome in outcomes]
-    # The first one has what was new in it; the third was named.
-    assert [ids.index(name) for name in refs(project)] == [0, 2, 5, 6]
-    other = project.parent / "worktree"
-    git(project, "worktree", "add", "--quiet", str(other))
-    plain = asked(project)
-    for config, repository, needed in (
-        (replace(plain, baselines=(project / "elsewhere",)), project, [0, 1, 2]),
-        (plain, project, [0, 2]),
-        # Another worktree of the repository shares its refs, and has no runs of its own yet.
-        (replace(plain, root=other, baselines=()), other, [0, 2]),
-        # What another project does not know is not its own.
-        (replace(plain, root=project.parent, baselines=()), project, [*range(7)]),
-    ):
-        is_needed = _needed(config, repository)
-        assert [number for number, run in enumerate(ids) if is_needed(run)] == needed
+    commit = git(project, "rev-parse", "HEAD")
+    for second in (3, 1, 2):
+        store.hold(project, f"20260101-00000{second}-aaaa", commit)
+    assert [*refs(project)] == ["20260101-000002-aaaa", "20260101-000003-aaaa"]
 
 
 # What is accepted.

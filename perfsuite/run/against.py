@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
@@ -37,7 +37,6 @@ from perfsuite.model import (
 from perfsuite.packs.find import file_of, modules_of, unpacked, wheels_of
 from perfsuite.report import view
 from perfsuite.run.config import STATE_FOLDER, Config
-from perfsuite.store.baselines import folders_in, runs_in
 from perfsuite.store.git import (
     FOLDER,
     check_out,
@@ -48,9 +47,7 @@ from perfsuite.store.git import (
     repository_of,
     revision_of,
     source_in,
-    worktrees_of,
 )
-from perfsuite.store.runs import is_reference
 from perfsuite.workers.catalogue import load_catalogue
 from perfsuite.workers.process import Code
 from perfsuite.workers.server import FROM_THERE, INSTALLED, NOTHING_OF_IT, moved, moved_origin
@@ -315,33 +312,11 @@ def keep_sources(config: Config, run: Run) -> list[str]:
             _repository_of(pack): commits[pack.name] for pack in packs
         }.items():
             if repository:
-                hold(repository, run.id, commit, _needed(config, repository))
+                hold(repository, run.id, commit)
     except (PerfError, OSError) as error:
         why = str(error).replace("\n ", ";")
         return [f"its changed tree is not kept, and cannot be side A later: {why}"]
     return []
-
-
-def _needed(config: Config, repository: Path) -> Callable[[str], bool]:
-    """Return what says whether a run's tree may be compared with: by baselines, or as reference.
-
-    Worktrees share their refs. Of a repository that the project lies outside of, what this
-    project does not know is another's.
-    """
-    here = (config.root / STATE_FOLDER).resolve()
-    is_outside, folders = not here.is_relative_to(repository), {here}
-    if not is_outside:
-        inner = here.relative_to(repository)
-        folders |= {worktree / inner for worktree in worktrees_of(repository)}
-    slugs = [root / slug for root in config.baselines for slug in folders_in(root)]
-    accepted = {path.stem for folder in slugs for path in runs_in(folder)}
-
-    def is_needed(run: str) -> bool:
-        own = [folder for folder in folders if (folder / "runs" / f"{run}.jsonl").is_file()]
-        is_known = run in accepted or any(is_reference(folder, run) for folder in own)
-        return is_known or (is_outside and not own)
-
-    return is_needed
 
 
 def is_same_code(one: Source | None, other: Source | None) -> bool:

@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
@@ -43,7 +43,8 @@ DIGITS = 12
 # What lies in any pack's folder, and is imported by none.
 NO_MODULES = frozenset({"conftest", "docs", "setup", "tests"})
 # Changed trees that were measured, by run. No push takes them along but one of --mirror.
-REFS, MOST_REFS = "refs/perfsuite", 20
+# Each is a commit of what it changed alone: so many outlast whatever a run is compared with.
+REFS, MOST_REFS = "refs/perfsuite", 1000
 # Of more in files that git does not know no tree is kept: it would never leave the repository.
 MOST_UNKNOWN_BYTES = 64 << 20
 # Ours, so that the same tree is the same commit whoever measures it, and whenever.
@@ -261,19 +262,12 @@ def own_trees(repository: Path, commit: str, homes: Mapping[str, Path]) -> dict[
     return trees
 
 
-def hold(repository: Path, run: str, commit: str, is_needed: Callable[[str], bool]) -> None:
-    """Keep a commit of ours for a run; of older ones' the newest stay, and those needed."""
+def hold(repository: Path, run: str, commit: str) -> None:
+    """Keep a commit of ours for a run; of older runs' the newest stay."""
     git(repository, "update-ref", f"{REFS}/{run}", commit)
     names = git(repository, "for-each-ref", "--format=%(refname:lstrip=2)", REFS).split()
     for name in sorted(names, reverse=True)[MOST_REFS:]:
-        if not is_needed(name):
-            git(repository, "update-ref", "-d", f"{REFS}/{name}")
-
-
-def worktrees_of(repository: Path) -> list[Path]:
-    """Return the folders of all worktrees of a repository, which share its refs."""
-    words = git(repository, "worktree", "list", "--porcelain", "-z").split("\0")
-    return [Path(each[len("worktree ") :]) for each in words if each.startswith("worktree ")]
+        git(repository, "update-ref", "-d", f"{REFS}/{name}")
 
 
 def is_shallow(repository: Path) -> bool:

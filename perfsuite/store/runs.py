@@ -443,19 +443,6 @@ def read_references(folder: Path, run: model.Run) -> Mapping[str, str]:
     return _references(folder).units.get(f"{run.sku.slug}/{run.facts.unit}", {})
 
 
-def is_reference(folder: Path, run_id: str) -> bool:
-    """Say whether later runs may be compared with a run: something was new in it, or it was named.
-
-    An interrupted one may be by the time that it ends.
-    """
-    if any(run_id in chosen.values() for chosen in _references(folder).units.values()):
-        return True
-    with suppress(StoreError):
-        run = load_run(run_path(folder, run_id))
-        return not run.finished or any(verdict.word is model.Word.NEW for verdict in run.verdicts)
-    return False
-
-
 def write_references(folder: Path, run: model.Run, names: Iterable[str]) -> None:
     """Compare these variants with this run from now on, on its SKU and its shards' units."""
     path, own = folder / _REFERENCES, {run.facts.unit, *(part.facts.unit for part in run.parts)}
