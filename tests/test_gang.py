@@ -16,12 +16,13 @@ from msgspec import structs
 from test_panel import is_idle, limited, make_variant, measure
 
 from perfsuite.boundary import CaseError, DeviceError, UsageError
+from perfsuite.cli.launch import Order, carry_out, refuse_misfit
 from perfsuite.devices.protocol import Gang, open_device, see_own_first
 from perfsuite.model import Block, Evidence, Metric, Result, Settings, Side, Stage, Status, Variant
 from perfsuite.workers.messages import read
 from perfsuite.workers.panel import Panel
 from perfsuite.workers.process import Code, Process, Setup, Slot, child_environment, inventory
-from perfsuite.workers.rank import gang_unit, main, merged, refuse_misfit
+from perfsuite.workers.rank import gang_unit, merged
 
 PACK = Path(__file__).parent / "packs" / "gang.py"
 SETTINGS = Settings(
@@ -207,7 +208,7 @@ def test_two_nodes_measure_one_variant_and_the_first_rank_writes_the_result(tmp_
     world |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     nodes = []
     for number in ("0", "1"):  # as torchrun starts them
-        what = ["perfsuite.workers.rank", SIZES[0].id, "--pack", str(PACK), "--device", "cpu"]
+        what = ["perfsuite.cli", "run", SIZES[0].id, "--pack", str(PACK), "--device", "cpu"]
         command = [sys.executable, "-m", *what, "--json", str(tmp_path / f"{number}.json")]
         env = {**child_environment(), **world, "RANK": number}
         pipe = subprocess.PIPE
@@ -221,24 +222,21 @@ def test_two_nodes_measure_one_variant_and_the_first_rank_writes_the_result(tmp_
     assert len(result.evidence[0].blocks) == Settings().rounds
 
 
-@pytest.mark.parametrize(
-    ("name", "world", "said"),
-    [
-        (SIZES[0].id, "", "start it by torchrun"),
-        ("gang.reduce[ranks=2,n=17]", "2", "no variant that ranks run together"),
-        ("nowhere.case[ranks=2]", "2", "no variant that ranks run together"),
-    ],
-)
-def test_what_is_no_rank_s_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *,
-    name: str, world: str, said: str,
-) -> None:  # fmt: skip
-    if world:
-        monkeypatch.setenv("WORLD_SIZE", world)
-    assert main([name, "--pack", str(PACK), "--device", "cpu"]) == 2
-    assert said in capsys.readouterr().err
+def test_ranks_are_those_of_the_variant() -> None:
+    facts = open_device("fake").facts()
     with pytest.raises(UsageError, match="run by 2 ranks, and torchrun started 3"):
-        refuse_misfit(SIZES[0], Gang(0, 3), open_device("fake"))
+        refuse_misfit(SIZES[0], Gang(0, 3), facts)
+    order = Order(
+        pack="gang",
+        origin=f"file:{PACK}",
+        case="reduce",
+        axes=SIZES[0].axes,
+        device="fake",
+        launches=1,
+        check=True,
+    )
+    with pytest.raises(UsageError, match=r"run by 2 ranks, not by one(.|\n)*torchrun .* run 'ID'"):
+        carry_out(order)
 
 
 @pytest.mark.skipif(len(inventory()) < 2, reason="needs two GPUs")

@@ -31,7 +31,7 @@ VARIABLES = {
     "CUDA_MPS_PIPE_DIRECTORY": "where to look for a running MPS server, which is recorded",
     "PYTHONPATH": "handed on to the processes that list and measure",
     "GLOO_SOCKET_IFNAME": "set to the loopback for ranks of one node, if it is not set",
-    "WORLD_SIZE": "set by torchrun: `perfsuite.workers.rank` needs it",
+    "WORLD_SIZE": "set by torchrun: with it `perfsuite run` is one rank",
     "RANK": "set by torchrun",
     "LOCAL_RANK": "set by torchrun",
     "LOCAL_WORLD_SIZE": "set by torchrun",

@@ -214,7 +214,7 @@ def say_coverage(project: Config) -> None:
 
 
 @app.command()
-def run(
+def run(  # noqa: PLR0913, PLR0917 - a command line
     variant: Annotated[str, typer.Argument(metavar="VARIANT", help="The id, as in reports")],
     profiler: Annotated[
         list[str] | None,
@@ -225,12 +225,16 @@ def run(
     ] = 10,
     device: Device = "auto",
     pack: Packs = None,
+    json: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Under torchrun: write the result")
+    ] = None,
 ) -> None:
     """Run one variant alone: build, check, launch. With "-- ncu --set full" it is profiled.
 
     Under a profiler it is not checked, so that the profile is of the launches only.
+    Started by torchrun, it measures with the other ranks.
     """
-    from perfsuite.cli.launch import Order, launch
+    from perfsuite.cli.launch import Order, launch, launch_rank
 
     exact = "".join(variant.split())
     if "[" not in exact:
@@ -260,7 +264,8 @@ def run(
         paths=tuple(sys.path),
         kernels=home.kernels,
     )
-    raise typer.Exit(launch(order, profiler or ()))
+    is_rank = found.is_gang and "WORLD_SIZE" in os.environ
+    raise typer.Exit(launch_rank(order, found, json) if is_rank else launch(order, profiler or ()))
 
 
 @app.command("new-pack")

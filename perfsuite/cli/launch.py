@@ -1,4 +1,4 @@
-"""Runs one variant alone, in a process that a profiler or debugger can hold."""
+"""Runs one variant alone: under a profiler or debugger, or as one of the ranks of torchrun."""
 
 from __future__ import annotations
 
@@ -8,17 +8,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
-from perfsuite.boundary import PerfError, UsageError
+from perfsuite.boundary import PerfError, UsageError, from_environment
+from perfsuite.devices.protocol import Gang, join_elastic
 from perfsuite.engine.measure import Session
-from perfsuite.model import Regime, Settings
-from perfsuite.packs.select import missing_of
+from perfsuite.model import DeviceFacts, Evidence, Regime, Result, Settings, Status, Variant
+from perfsuite.packs.select import missing_need, missing_of
 from perfsuite.run.project import say, say_error
+from perfsuite.store.codec import encode
 from perfsuite.store.files import refusing
-from perfsuite.workers.messages import Job
+from perfsuite.workers.messages import Job, raw, read
 from perfsuite.workers.process import child_environment
+from perfsuite.workers.rank import gang_unit, merged
 from perfsuite.workers.server import opened
 
 
@@ -49,7 +54,7 @@ def carry_out(order: Order) -> None:
         raise UsageError(
             f"{order.case!r} is run by {ranks} ranks, not by one process",
             where=order.origin,
-            remedy=f"torchrun --nproc-per-node {ranks} -m perfsuite.workers.rank 'ID'",
+            remedy=f"torchrun --nproc-per-node {ranks} -m perfsuite.cli run 'ID'",
         )
     missing = missing_of([n for n in case.needs if n.applies(order.axes)], device.facts())
     if missing:
@@ -80,6 +85,64 @@ def _launch(session: Session, launches: int) -> None:
         f"{launches} launches after a warm-up; median {statistics.median(times_us):.1f} us, "
         "host time with synchronisation: pytest --perf measures"
     )
+
+
+# One rank that torchrun started, on one node or several.
+
+
+def launch_rank(order: Order, variant: Variant, written: Path | None) -> int:
+    """Measure with the other ranks, rank 0 says and writes what was found; return the status."""
+    try:
+        result = _measured(order, variant)
+    except PerfError as error:
+        sys.stderr.write(f"rank {from_environment('RANK') or '?'}: {error}\n")
+        return 2
+    if result is None:
+        return 0
+    (evidence,) = result.evidence
+    times_us = [time_us for block in evidence.samples("time_us") for time_us in block]
+    say(
+        f"{result.variant}: median {statistics.median(times_us):.4g} us of {len(times_us)} "
+        "samples, each by its slowest rank"
+    )
+    if written is not None:
+        written.write_bytes(encode(result))
+    return 0
+
+
+def _measured(order: Order, variant: Variant) -> Result | None:
+    """Return the result to rank 0, nothing to the others; raises what the variant raises."""
+    gang = join_elastic(order.device)
+    session = opened(replace(order, settings=Settings()), gang)
+    facts = session.device.facts()
+    refuse_misfit(variant, gang, facts)
+    session.prepare()
+    for _ in range(session.settings.rounds):
+        session.block()
+    session.recheck()
+    parts = gang.gather(bytes(raw(replace(session.finish(), unit=facts.unit))).decode())
+    gang.leave()  # not after a failure: the others may wait elsewhere, and torchrun ends them
+    if gang.rank:
+        return None
+    found = [read(part.encode(), Evidence) for part in parts]
+    whole = merged(found, variant.case.metrics)
+    return Result(
+        variant=variant.id,
+        status=Status.OK,
+        evidence=(replace(whole, unit=gang_unit(each.unit for each in found)),),
+        case_version=variant.case.version,
+    )
+
+
+def refuse_misfit(variant: Variant, gang: Gang, facts: DeviceFacts) -> None:
+    """Raise UsageError unless the variant is one for these ranks and this device."""
+    if gang.ranks != variant.ranks:
+        raise UsageError(
+            f"{variant.id} is run by {variant.ranks} ranks, and torchrun started {gang.ranks}",
+            remedy="choose --nnodes and --nproc-per-node accordingly, or another variant",
+        )
+    if missing := missing_need(variant, replace(facts, gpus=gang.ranks)):
+        raise UsageError(f"{variant.id} cannot run here: it {missing}")
 
 
 def main() -> None:
