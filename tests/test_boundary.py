@@ -80,17 +80,21 @@ def test_only_nothing_is_absent(tmp_path: Path) -> None:
 KEPT = (
     (
         "--perf --perf-tier nightly --perf-packs=a.py",
-        "--perf --perf-tier nightly --perf-packs=a.py",
+        "--perf --perf-tier=nightly --perf-packs=a.py",
     ),
     ("--perf -k eager -mslow cases tests/x.py::y", "--perf -k eager -mslow cases tests/x.py::y"),
     ("--perf -o perf_history=postgresql://ci:s3cret@host/db", "--perf"),
     ("--perf --override-ini=perf_history=sqlite:///s3cret", "--perf"),
-    ("--perf -o perf_counters=true -o junit_suite_name=s3cret", "--perf -o perf_counters=true"),
+    (
+        "--perf -o perf_counters=true -o junit_suite_name=s3cret",
+        "--perf --override-ini=perf_counters=true",
+    ),
     ("--perf --cloud-token=s3cret --cloud-token s3cret cases", "--perf cases"),
     ("-q -p no:x -n 2 --perf -Ws3cret -operf_history=s3cret", "-p no:x --perf"),
     ("--perf --perfume s3cret --perf-unknown=s3cret", "--perf"),
-    ("--perf --perf-select", "--perf --perf-select "),
-    ("--perf -operf_seed=7", "--perf -o perf_seed=7"),
+    ("--perf --perf-select", "--perf --perf-select="),
+    ("--perf --perf-resume --perf-wait=10m x", "--perf --perf-resume --perf-wait=10m"),
+    ("--perf -operf_seed=7", "--perf --override-ini=perf_seed=7"),
 )
 
 

@@ -456,8 +456,8 @@ def test_the_metric_that_was_judged_stands_in_the_row() -> None:
 
 
 def test_a_variant_is_measured_again_as_it_was() -> None:
-    given = "pytest --perf --perf-packs 'my packs/acme' --perf-device=cpu -k softmax -o perf_gate=9"
-    told = f"{given} -o perf_seed=7"
+    given = "pytest --perf '--perf-packs=my packs/acme' --perf-device=cpu -k softmax"
+    told = f"{given} --override-ini=perf_gate=9 --override-ini=perf_seed=7"
     (one,) = read_of(COPY, command=told, against=Revision(commit="abc", name="HEAD")).variants
     kept = "'--perf-packs=my packs/acme' --perf-device=cpu --override-ini=perf_seed=7"
     kept += " --perf-against=HEAD"

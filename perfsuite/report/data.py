@@ -48,9 +48,12 @@ from perfsuite.report import view
 from perfsuite.report.view import Mark, mark, tallies
 from perfsuite.stats import estimate, pooled
 
-# Without these options of the run a variant is not there, or is another.
-KEPT = {"--perf-packs", "--perf-device", "--perf-processes"}
-KEPT_SETTINGS = {"perf_seed", "perf_repo", "perf_against_build", "perf_baselines"}
+# Without these of the run's options a variant is not there, or is another: as a run keeps them.
+KEPT = (
+    *("--perf-packs=", "--perf-device=", "--perf-processes="),
+    *("--override-ini=perf_seed=", "--override-ini=perf_repo="),
+    *("--override-ini=perf_against_build=", "--override-ini=perf_baselines="),
+)
 
 TIME, CYCLES = CLOCKS
 # A browser has to hold the whole page: above so many variants quiet ones are a row alone, and only
@@ -494,22 +497,10 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
 @cache
 def _kept(command: str) -> tuple[str, ...]:
     try:
-        words = iter(shlex.split(command))
+        words = shlex.split(command)
     except ValueError:  # typed by hand into a run file
         return ()
-    found = []
-    for word in words:
-        name, equals, value = word.partition("=")
-        if name not in {*KEPT, "-o"}:
-            continue
-        value = value if equals else next(words, "")
-        if name == "-o" and value.partition("=")[0] in KEPT_SETTINGS:
-            found.append(f"--override-ini={value}")
-        # The names of packs stand in the variant's id. With "=": pytest takes a path that stands
-        # alone for part of the project.
-        elif name in KEPT and (name != "--perf-packs" or not value.replace(",", "").isidentifier()):
-            found.append(f"{name}={value}")
-    return tuple(found)
+    return tuple(word for word in words if word.startswith(KEPT))
 
 
 def explained_by(change: Change | None, before: SideView, now: SideView) -> Explained:

@@ -314,22 +314,21 @@ def kept_words(words: Iterable[str], paths: Collection[str]) -> Iterator[str]:
 
     That is perfsuite's own options, the core's settings, -k, -m and the ``paths`` that pytest
     found: what is another plugin's may be a secret, and so may a feature's setting, such as the
-    URL of the history. Passwords in the rest are hidden.
+    URL of the history. Passwords in the rest are hidden. A long option is one word, with "=".
     """
     given, options = iter(words), known_options()
     for word in given:
         name, equals, value = word.partition("=")
-        is_choice = word[:2] in CHOICES and not word.startswith("--")
-        if (name in options and name.startswith("--")) or is_choice:
-            kind = options.get(name, {})
-            has_value = kind.get("action") != "store_true" and "nargs" not in kind
-            is_next = has_value and (len(word) == len("-k") if is_choice else not equals)
-            yield from map(hidden, (word, *([next(given, "")] if is_next else [])))
+        if name in options and name.startswith("--"):
+            has_value = not {"action", "nargs"} & options[name].keys()
+            yield hidden(f"{word}={next(given, '')}" if has_value and not equals else word)
+        elif word[:2] in CHOICES and not word.startswith("--"):
+            yield from map(hidden, (word, *([next(given, "")] if word in CHOICES else [])))
         elif name in SETTERS or word.startswith("-o"):
             glued = value if name in SETTERS else word[len("-o") :]
             setting = glued or next(given, "")
             if setting.partition("=")[0] in INI:
-                yield from ("-o", hidden(setting))
+                yield hidden(f"--override-ini={setting}")
         elif word in paths:
             yield hidden(word)
 
