@@ -15,7 +15,7 @@ from against_data import BEFORE, ROOT, commit, git, repository_at
 import perfsuite
 from perfsuite.boundary import UsageError
 from perfsuite.model import Tree
-from perfsuite.store.git import KEPT, check_out, repository_of, revision_of
+from perfsuite.store.git import KEPT, check_out, folder_at, repository_of, revision_of
 from perfsuite.workers.server import Mover
 
 
@@ -90,6 +90,16 @@ def test_old_checkouts_are_removed_unless_they_are_in_use(repository: Path) -> N
     checked_out(repository)
     assert not first.exists()
     assert len(git(repository, "worktree", "list").splitlines()) == KEPT + 1
+
+
+def test_a_link_of_another_revision_leads_nowhere(repository: Path, tmp_path: Path) -> None:
+    folder = repository / "baselines"
+    folder.mkdir()
+    (folder / "acme.json").symlink_to("/etc/passwd")
+    commit(repository)
+    place = folder_at(folder, "HEAD", tmp_path)
+    assert not (place / "acme.json").is_symlink()
+    assert (place / "acme.json").read_text(encoding="utf-8") == "/etc/passwd"
 
 
 def test_a_repository_is_found_from_inside_it_and_only_there(

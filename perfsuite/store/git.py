@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 import subprocess
-import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -316,18 +315,11 @@ def folder_at(folder: Path, rev: str, place: Path) -> Path:
         ) from error
     name = folder.relative_to(top).as_posix()
     if git(top, "ls-tree", commit, "--", name):
-        packed = place / "folder.tar"
-        git(top, "archive", "--format=tar", f"--output={packed}", f"{commit}:{name}")
-        try:
-            with tarfile.open(packed) as tar:
-                tar.extractall(place, filter="data")
-        except (tarfile.TarError, OSError) as error:  # a link that leads out of the folder
-            raise UsageError(
-                f"{rev!r} cannot be unpacked: {error}",
-                where=str(folder),
-                remedy="look at it with git ls-tree -r; baselines are files alone",
-            ) from error
-        packed.unlink()
+        own = {"GIT_INDEX_FILE": str(place / "index")}
+        git(top, "read-tree", f"{commit}:{name}", **own)
+        # A link becomes a file that says where it leads.
+        to = ("core.symlinks=false", "checkout-index", "--all", f"--prefix={place}/")
+        git(top, "-c", *to, **own)
     return place
 
 
