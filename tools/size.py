@@ -61,10 +61,10 @@ CORE_PATH = (
 # when this was written may not grow: each step lowers its number, and drops it at the limit.
 CORE_ALARM = 9_700
 TODAY = {
-    "core": 14_429,
+    "core": 14_343,
     "features": 4_019,
-    "core path": 5_227,
-    "tests": 15_996,
+    "core path": 5_214,
+    "tests": 15_985,
     "modules": 86,
 }
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}

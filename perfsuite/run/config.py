@@ -95,10 +95,6 @@ class TimeLimit(msgspec.Struct, frozen=True):
 class Exceptions:
     """What may not fail a run: nothing, unless a feature knows of something."""
 
-    def quarantined(self, _run: Run, /) -> Mapping[str, object]:
-        """Return the variants and canaries of a run whose verdicts say nothing."""
-        return {}
-
     def applied(self, verdicts: Sequence[Verdict], _run: Run, /) -> tuple[Verdict, ...]:
         """Return the verdicts, those that are excepted with the reason and failing nothing."""
         return tuple(verdicts)
