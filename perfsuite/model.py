@@ -130,16 +130,23 @@ class Side(StrEnum):
     B = "B"
 
 
-class Revision(Record, frozen=True):
-    """A commit, and the name it was asked for by; a wheel has a name alone."""
+class Revision(Record, frozen=True, omit_defaults=True):
+    """A commit, and the name it was asked for by; a wheel has a name alone.
+
+    With a ``place`` it is measured in another environment: ``environment`` are its versions.
+    Without a commit and a name that is the tree itself.
+    """
 
     commit: str
     name: str
+    place: str = ""
+    environment: dict[str, str] = {}
 
     def __str__(self) -> str:
         short = self.commit[:SHORT_COMMIT]
         named = f" ({self.name})" if self.name else ""
-        return f"revision {short}{named}" if short else self.name
+        code = f"revision {short}{named}" if short else self.name
+        return f"{code or 'the same code'} in {self.place}" if self.place else code
 
 
 class Wheel(Record, frozen=True):

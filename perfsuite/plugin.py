@@ -91,13 +91,14 @@ def _refuse_other_root(config: pytest.Config) -> None:
     is_own = here == root or (config.inipath and here.is_relative_to(root))
     if is_own or config.args_source is pytest.Config.ArgsSource.ARGS:
         return
-    values = [config.getoption("perf_report"), *config.getoption("perf_packs")]
+    values = [config.getoption(f"perf_{name}") for name in ("report", "against_env")]
+    values += config.getoption("perf_packs")
     for value in (here / value for value in values):
         is_apart = not (value.is_relative_to(here) and here.is_relative_to(root))
         if value.exists() and value.is_relative_to(root) and is_apart:
             raise pytest.UsageError(
                 f"pytest took {str(root)!r} for the project's root, from an option"
-                "\n  do: write --perf-report=DIR and --perf-packs=PATH with '=', "
+                "\n  do: write '=' before it, as in --perf-report=DIR and --perf-packs=PATH, "
                 f"or add --rootdir={here}"
             )
 

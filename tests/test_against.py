@@ -435,7 +435,8 @@ def test_what_moved_although_its_code_is_the_same_is_the_environment_s(
             assert each.changes[0].theta == pytest.approx(1 / 0.96 - 1, abs=0.005)
             assert (each.confirmation is Confirmation.IN_TURNS) is is_committed
             (reason,) = (one for one in each.reasons if one.kind == kind)
-            assert reason.facts["differing"] == (("driver",) if kind == "environment" else ())
+            told = ("driver fake 0.9 -> fake 1.0",) if kind == "environment" else ()
+            assert reason.facts["differing"] == told
 
 
 def test_a_burst_while_the_screen_was_taken_is_no_environment(project: Path) -> None:

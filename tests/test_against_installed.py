@@ -52,9 +52,9 @@ class Installed:
         for place in (package, rows):
             shutil.rmtree(place / "__pycache__", ignore_errors=True)
 
-    def against(self, revision: str) -> Told:
+    def against(self, side: str, *more: str) -> Told:
         own = ("-p", "no:cacheprovider", "-p", "perfsuite.plugin", "--junit-xml=junit.xml")
-        asked = ("--perf-device=fake", "--perf-packs=acme", f"--perf-against={revision}")
+        asked = ("--perf-device=fake", "--perf-packs=acme", f"--perf-against{side}", *more)
         done = self.call("pytest", *own, "--perf", *asked)
         (report,) = (self.folder / "reports").iterdir()
         report = report.rename(self.folder / "reports.last" / report.name)
@@ -142,7 +142,7 @@ def installed(made: Installed) -> Iterator[Installed]:
 
 def test_a_change_of_what_is_installed_editable_is_seen(installed: Installed) -> None:
     installed.write(one=PLANTED, two=PLANTED)
-    told = installed.against("main")
+    told = installed.against("=main")
     assert told.words == {"one": "slower", "two": "slower"}
     assert told.code == 1
     assert told.ended == {"one": ["failure"], "two": ["failure"]}
@@ -157,7 +157,7 @@ def test_what_is_new_in_the_tree_is_no_error_and_nothing_is_to_be_accepted(
 ) -> None:
     three = OURS.replace('"two"]', '"two", "three"]').replace("rows.US)", 'rows.US | {"three": 9})')
     installed.write(pack=three)
-    told = installed.against("main")
+    told = installed.against("=main")
     assert told.words == {"one": "same", "two": "same", "three": "new"}
     assert (told.code, told.verdict["gaps"]) == (0, [])
     assert told.ended == {"one": [], "two": [], "three": []}
@@ -165,7 +165,7 @@ def test_what_is_new_in_the_tree_is_no_error_and_nothing_is_to_be_accepted(
     # Neither is a pack that is new, whatever an editable install finds of it.
     git(installed.folder, "rm", "-rq", "--cached", "acme-perf")
     old = git(installed.folder, "commit-tree", git(installed.folder, "write-tree"), "-m", "old")
-    told = installed.against(old)
+    told = installed.against(f"={old}")
     assert (told.code, told.verdict["gaps"]) == (0, [])
     assert "revision" not in str(told.verdict["compared_with"])
     assert [*told.ended.values()] == [[], [], []]
@@ -188,7 +188,7 @@ def test_what_a_revision_was_not_measured_for_is_said_first(
     built = OURS.replace(where, f"{indent}{only}from acme_perf import built\n{where}")
     installed.write(pack=built)
     commit(installed.folder)
-    told = installed.against("HEAD")
+    told = installed.against("=HEAD")
     assert told.code == 1
     assert told.ended == ended
     short = git(installed.folder, "rev-parse", "--short=7", "HEAD")
@@ -204,3 +204,20 @@ def test_what_a_revision_was_not_measured_for_is_said_first(
     assert told_in in page.partition("<h1>")[2].partition("</h1>")[0]
     assert told_in.replace("(", "\\(").replace(")", "\\)") in markdown.splitlines()[0]
     assert not any(line.startswith("next:") for line in told.summary)
+
+
+def test_another_environment_is_side_a(installed: Installed) -> None:
+    env = installed.folder.parent / "env"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", env], check=True)
+    (site,) = env.glob("lib/python*/site-packages")
+    (site / "rows.py").write_text(f"US = {{'two': {FAST}}}\n", encoding="utf-8")
+    installed.write(one=PLANTED, two=PLANTED)
+    told = installed.against(f"-env={env}")
+    assert told.words == {"one": "same", "two": "slower"}
+    assert told.verdict["compared_with"] == f"the same code in {env}"
+    assert f"note: {env}: the same versions as here" in told.summary
+    assert f"--perf-against-env={env}" in told.text.partition("next:")[2]
+    # A revision is measured there, too.
+    told = installed.against("=main", f"--perf-against-env={env}")
+    assert told.words == {"one": "slower", "two": "slower"}
+    assert str(told.verdict["compared_with"]).endswith(f"(main) in {env}")

@@ -40,6 +40,7 @@ from perfsuite.run.against import (
     by_source,
     is_same_code,
     open_sides,
+    python_of,
     sources_of,
 )
 from perfsuite.run.config import Config
@@ -620,3 +621,30 @@ def test_sources_are_the_same_code_by_commit_tree_or_wheel() -> None:
     for changed in (("beta", "1.0", "c0ffee"), ("acme", "1.1", "c0ffee"), ("acme", "1.0", "")):
         assert not is_same_code(wheel, Source(wheel=Wheel(*changed)))
     assert not is_same_code(Source(), Source())
+
+
+# Another environment.
+
+
+def test_an_environment_is_made_once_of_requirements(tmp_path: Path) -> None:
+    wheel = wheel_at(tmp_path / "wheels", "1.0", acme_perf=PACK)
+    place = f"'acme-perf @ {wheel.as_uri()}'"
+    python = Path(python_of(place, tmp_path))
+    assert [*python.parents[1].glob("lib/python*/site-packages/acme_perf-1.0.dist-info")]
+    wheel.unlink()
+    assert python_of(place, tmp_path) == str(python)
+    with pytest.raises(UsageError, match=r"cannot be used: .*acme_perf"):
+        python_of(place.replace("1.0", "2.0"), tmp_path)
+
+
+def test_what_is_no_environment_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no folder and no requirement: "):
+        python_of("triton=3", tmp_path)
+    with pytest.raises(UsageError, match="No such file"):
+        python_of(str(tmp_path), tmp_path)
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text("#!/bin/sh\necho 3.9\n", encoding="utf-8")
+    python.chmod(0o700)
+    with pytest.raises(UsageError, match=r"has Python 3\.9, and perfsuite runs in Python 3"):
+        python_of(str(tmp_path), tmp_path)

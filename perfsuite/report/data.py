@@ -397,8 +397,11 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
         """Return the command that measures what is selected again, in the variant's tier."""
         names = {option.partition("=")[0] for option in options}
         kept = [o for o in _kept(self.run.command) if o.partition("=")[0] not in names]
-        if self.run.against:
-            kept.append(f"--perf-against={self.run.against.name}")
+        beside = self.run.against
+        if beside and beside.name:
+            kept.append(f"--perf-against={beside.name}")
+        if beside and beside.place:
+            kept.append(f"--perf-against-env={beside.place}")
         if self.variant.tier != "smoke":
             kept.append(f"--perf-tier={self.variant.tier.value}")
         return view.command(select, *kept, *options)

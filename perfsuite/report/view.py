@@ -350,7 +350,7 @@ SENTENCES: Mapping[str, str] = {
     "version": "the case's version was {before} and is {now}: it does other work now",
     "within": "the same within {share:limit}",
     # What the run did about it.
-    "environment": "the code is as fast as that of {code}; these changed: {differing:list}",
+    "environment": "the code of {code} gives the same here; these changed: {differing:list}",
     "environment_unknown": "the code is as fast as that of {code}; what changed is not recorded",
     "no_turns": "not measured beside {code}: {why}",
     "many": "not measured beside the old code: {most} others differ more",

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -14,8 +19,10 @@ from typing import NamedTuple
 from zipfile import BadZipFile
 
 from msgspec.structs import replace
+from packaging.requirements import Requirement
 
 from perfsuite.boundary import PerfError, UsageError
+from perfsuite.judge.compare import version_changes
 from perfsuite.model import (
     SHORT_COMMIT,
     Pack,
@@ -37,6 +44,7 @@ from perfsuite.model import (
 from perfsuite.packs.find import file_of, modules_of, unpacked, wheels_of
 from perfsuite.report import view
 from perfsuite.run.config import STATE_FOLDER, Config
+from perfsuite.store.files import locked
 from perfsuite.store.git import (
     FOLDER,
     check_out,
@@ -49,6 +57,7 @@ from perfsuite.store.git import (
     source_in,
 )
 from perfsuite.workers.catalogue import load_catalogue
+from perfsuite.workers.panel import Panel
 from perfsuite.workers.process import Code
 from perfsuite.workers.server import FROM_THERE, INSTALLED, NOTHING_OF_IT, moved, moved_origin
 
@@ -72,13 +81,14 @@ class Sides:
         of_a = {r.variant: r for r in run.aside if r.side is Side.A and r.stage is stage}
         for name in {v.variant for v in verdicts if not v.in_turns} & self.compared:
             ended, why, remedy = of_a.get(name), "it has no usable samples", QUIET
+            make = BRING if self.revision and self.revision.place else MAKE
             if ended and ended.status is Status.WRONG:  # and repaired since
                 why = f"it is wrong there: {ended.reason}"
                 found[name] = because("other_side", revision=revision, why=why)
                 continue
             if ended and ended.status is not Status.OK:
                 why = f"it ended {ended.status.value}: {ended.reason}"
-                remedy = QUIET if ended.status is Status.DISTURBED else MAKE
+                remedy = QUIET if ended.status is Status.DISTURBED else make
             found[name] = because("unmeasured", revision=revision, why=why, remedy=remedy)
         of_one = dict(of_one_code(run)) if self.revision else {}
         return found | {
@@ -86,8 +96,18 @@ class Sides:
             for name, why in of_one.items()
         }
 
-    def notes(self) -> Iterator[str]:
-        """Say how much of the run is not compared with the revision."""
+    def seen_by(self, panel: Panel) -> Sides:
+        """Return the sides, with the versions that side A's environment has on a device."""
+        if self.revision is None or not self.revision.place:
+            return self
+        there = panel.facts_in(panel.slots_of(Side.A)[0]).environment
+        return dataclasses.replace(self, revision=replace(self.revision, environment=there))
+
+    def notes(self, here: Mapping[str, str]) -> Iterator[str]:
+        """Say what of its environment is another, and how much is not compared with it."""
+        if self.revision and self.revision.place:
+            told = ", ".join(version_changes(self.revision.environment, here))
+            yield f"{self.revision.place}: {told or 'the same versions as here'}"
         if self.missing:
             total = len(self.missing) + len(self.compared)
             yield f"{len(self.missing)} of {total} variants are not compared with {self.revision}"
@@ -110,16 +130,21 @@ class _Trees(NamedTuple):
 def open_sides(config: Config, variants: Sequence[Variant], stack: ExitStack) -> Sides:
     """Make side A's code ready and list its packs: that of the revision, or of a source.
 
-    Nothing without either. Raises UsageError, and NoSideAError where a source can be none of the
-    variants' side A; where it can be that of some, ``missing`` has its reason for the others.
+    Nothing without either, but the tree's own code in another environment. Raises UsageError, and
+    NoSideAError where a source can be none of the variants' side A; where it can be that of some,
+    ``missing`` has its reason for the others.
     """
-    source = config.source
+    source, place = config.source, config.against_env
+    python = python_of(place, config.folder) if place else ""
+    usable = [pack for pack in config.packs if not pack.error]
     if source is None and config.against is None:
-        return Sides()
+        code = {Side.A: _code(usable, None, python), Side.B: _code(usable, None)}
+        every = frozenset(variant.id for variant in variants)
+        revision = Revision("", "", place)
+        return Sides(revision=revision, code=code, compared=every) if place else Sides()
     revision, theirs, ours = (
         _trees_of(config, variants, stack, source) if source else _checked_out(config, stack)
     )
-    usable = [pack for pack in config.packs if not pack.error]
     tier = max((each.tier for each in variants), key=list(Tier).index, default=Tier.SMOKE)
     sources = [
         Pack(name=each.name, origin=moved_origin(each.origin, theirs), version=each.version)
@@ -140,8 +165,8 @@ def open_sides(config: Config, variants: Sequence[Variant], stack: ExitStack) ->
     if source and known and all(listed[one.pack].error for one in known):
         raise NoSideAError(_unlisted(listed[known[0].pack], source))
     return Sides(
-        revision=revision,
-        code={Side.A: _code([*listed.values()], theirs), Side.B: _code(usable, ours)},
+        revision=replace(revision, place=place),
+        code={Side.A: _code([*listed.values()], theirs, python), Side.B: _code(usable, ours)},
         compared=frozenset(variant.id for variant in known) - missing.keys(),
         missing=missing,
     )
@@ -167,12 +192,60 @@ def _tree(root: Path, repository: Path, project: Path) -> Tree:
     return replace(tree, front=tuple(front))
 
 
-def _code(packs: Sequence[Pack], tree: Tree) -> Code:
+def _code(packs: Sequence[Pack], tree: Tree | None, python: str = "") -> Code:
     return Code(
         origins={pack.name: pack.origin for pack in packs},
         kernels=tuple(kernel for pack in packs for kernel in pack.kernels),
         tree=tree,
+        python=python,
     )
+
+
+def python_of(place: str, folder: Path) -> str:
+    """Return the Python of an environment: a folder, or made of requirements in ``folder``.
+
+    UsageError where there is none, or where what it lacks cannot come from this environment.
+    """
+    home = Path(place).expanduser()
+    home = home if home.is_dir() else _made(place, folder / "environments")
+    python, own = home.absolute() / "bin" / "python", "{}.{}".format(*sys.version_info)
+    ask = "import sys; print('{}.{}'.format(*sys.version_info))"
+    found = _said([str(python), "-c", ask], remedy="make it anew: python -m venv FOLDER")
+    if found != own:
+        what = f"the environment has Python {found}, and perfsuite runs in Python {own}"
+        raise UsageError(what, where=str(python), remedy=f"make one of Python {own}")
+    return str(python)
+
+
+def _made(place: str, folder: Path) -> Path:
+    try:
+        wanted = [str(Requirement(word)) for word in shlex.split(place)]
+    except ValueError as error:  # InvalidRequirement is one
+        what = f"{place!r} is no folder and no requirement: {str(error).splitlines()[0]}"
+        remedy = "name a virtual environment, or packages such as triton==3.6.0"
+        raise UsageError(what, where="--perf-against-env", remedy=remedy) from error
+    key = hashlib.sha256(repr((sys.version, sorted(wanted))).encode()).hexdigest()[:16]
+    home, part = folder / key, folder / f"{key}.part"
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        if not home.is_dir():
+            shutil.rmtree(part, ignore_errors=True)
+            _said([sys.executable, "-m", "venv", "--without-pip", str(part)])
+            pip = [sys.executable, "-m", "pip", "--python", str(part / "bin" / "python")]
+            _said([*pip, "install", "--quiet", *wanted])
+            part.rename(home)
+    return home
+
+
+def _said(command: Sequence[str], *, remedy: str = "run this command yourself") -> str:
+    """Return what a command prints; UsageError with the last line of its errors if it fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        told = (getattr(error, "stderr", "") or str(error)).strip().rpartition("\n")[2]
+        what = f"the environment for side A cannot be used: {told}"
+        raise UsageError(what, where=shlex.join(command), remedy=remedy) from error
+    return done.stdout.strip()
 
 
 def _is_new(pack: Pack, tree: Tree, source: Source | None) -> bool:
@@ -372,6 +445,7 @@ def of_one_code(run: Run) -> Iterator[tuple[str, str]]:
 
 # What helps where a revision was asked for and not measured.
 MAKE = f"name another revision, or {FROM_THERE}"
+BRING = "install there what it needs, or name another environment"
 INSTALL = (
     "install the code under test from its repository (pip install -e). "
     "Or name the repository (perf_repo), or its packs (--perf-packs)"

@@ -218,6 +218,12 @@ OPTIONS: Mapping[str, Option] = {
     "--perf-against": _value(
         "REV", "compare the working tree with this git revision; both are measured now, alternating"
     ),
+    "--perf-against-env": _value(
+        "ENV",
+        "compare with another environment, where the tree or REV is measured: a folder (a virtual "
+        "environment), or requirements, such as 'triton==3.6.0', that one is made of",
+        default="",
+    ),
     "--perf-check": _flag("only check that results are right; measure nothing"),
     "--perf-resume": {
         "nargs": "?",
@@ -355,6 +361,7 @@ class Config:
     policy: Policy = field(default_factory=Policy)
     failing: frozenset[str] = FAILING
     against: str | None = None
+    against_env: str = ""
     source: Source | None = None
     against_build: str = ""
     repo: str = ""
@@ -481,7 +488,7 @@ def config_of(config: pytest.Config) -> Config:
 
 
 # Options that are taken as they are.
-_PLAIN = ("device", "tier", "select", "resume", "against", "wait")
+_PLAIN = ("device", "tier", "select", "resume", "against", "against_env", "wait")
 
 
 def _set(config: pytest.Config, name: str, kind: Callable[[str], T]) -> T | None:
@@ -500,7 +507,7 @@ def _refuse(values: Mapping[str, Any], unknown: Collection[str]) -> None:
     if unknown:
         what = f"--perf-fail-on does not know {', '.join(unknown)}"
         raise UsageError(what, remedy=f"choose among {known}")
-    if values["against"] is not None and values["check"]:
+    if (values["against"] is not None or values["against_env"]) and values["check"]:
         what = "--perf-against cannot go with --perf-check"
         raise UsageError(what, remedy="run them one after the other")
 

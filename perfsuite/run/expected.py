@@ -13,11 +13,12 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from perfsuite.devices.peaks import Peaks, efficiency, peaks_of, with_measured
-from perfsuite.judge.compare import differing
+from perfsuite.judge.compare import differing, version_changes
 from perfsuite.judge.noise import entries_of
 from perfsuite.judge.rule import looks_of
 from perfsuite.model import (
     BaselineEntry,
+    Change,
     Expected,
     Pack,
     Regime,
@@ -328,6 +329,7 @@ def beside(run: Run) -> Run:
                 entry=entry,
                 source=str(run.against),
                 commit=run.against.commit,
+                environment=run.against.environment,
                 slug=one.expected.slug,
                 in_turns=True,
             )
@@ -391,6 +393,7 @@ def rank(one: VariantRun, unit: str) -> int:
 def gaps(run: Run, verdicts: Sequence[Verdict]) -> Iterator[str]:
     """Say what was not measured, whose time was not compared, and what baselines lack, by SKU."""
     yield from _undecided(run, verdicts)
+    yield from _compiled(run, verdicts)
     why = because("not_timed")
     if count := sum(why in verdict.reasons for verdict in verdicts):
         yield f"{view.count(count, 'variant')}: {view.sentence(why)}"
@@ -406,6 +409,24 @@ def gaps(run: Run, verdicts: Sequence[Verdict]) -> Iterator[str]:
             f"{count} of {whole[slug]} measured have no baseline entry for {slug} yet: "
             "accept them as well"
         )
+
+
+def _compiled(run: Run, verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """Say what other versions of compilers made of kernels: how many the same, what others have."""
+    here, told = run.facts.environment, {each.variant: each for each in verdicts}
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    for one in (one for one in run.variants if one.variant.target and one.id in told):
+        changed = ", ".join(version_changes(one.expected.environment, here))
+        change = max(told[one.id].changes, key=lambda each: abs(each.theta), default=None)
+        found[changed][f"with {_more(change)} {change.metric}" if change else "the same"] += 1
+    found.pop("", None)
+    for changed, kinds in found.items():
+        ways = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+        yield f"{changed}: of {view.count(kinds.total(), 'kernel')} {ways}"
+
+
+def _more(change: Change) -> str:
+    return "more" if change.current > change.baseline else "less" if change.unit else "fewer"
 
 
 def _undecided(run: Run, verdicts: Sequence[Verdict]) -> Iterator[str]:

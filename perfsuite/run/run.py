@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from perfsuite.boundary import PerfError, StoreError, UsageError, in_a_line, plain
 from perfsuite.devices.peaks import peaks_of
 from perfsuite.hooks import features
-from perfsuite.judge.compare import Policy, differing
+from perfsuite.judge.compare import Policy, version_changes
 from perfsuite.judge.rule import looks_of, needs_pairs
 from perfsuite.judge.verdict import judge, judge_abba, judge_claims
 from perfsuite.model import (
@@ -225,7 +225,7 @@ class Judging:
             *run.notes,
             *(self.basis.notes if not in_turns or is_ok - in_turns else ()),
             *gaps(run, told),
-            *self.sides.notes(),
+            *self.sides.notes(run.facts.environment),
             *self.exceptions.notes(run),
         ]
         claims = self.exceptions.claims(excused, judged)
@@ -246,7 +246,7 @@ class Judging:
 
     def environment(self, verdict: Verdict, one: VariantRun, run: Run) -> Verdict:
         """Return what moved although its code is the same."""
-        others = differing(one.expected.environment, run.facts.environment)
+        others = version_changes(one.expected.environment, run.facts.environment)
         kind = "environment" if others else "environment_unknown"
         reason = because(kind, code=str(one.expected.source_a), differing=others)
         is_past_gate = any(
@@ -324,6 +324,7 @@ def execute(config: Config, listener: Listener, panels: Panels | None = None) ->
         sources, told = sources_of(config, config.packs)
         opened = place.of(config.device, config.packs, settings, sides.code)
         limit = replace(limit, started=limit.started + place.waited_s)
+        sides = sides.seen_by(opened[0])
         run = new_run(config, opened[0].facts, sides.revision)
         run = replace(run, sources=sources, boards=boards_of(opened, variants))
         notes = [*idle_gpus(opened, place.gpus), *filter(None, [commit_of(config.root)[1]]), *told]
@@ -773,9 +774,9 @@ class _Work:
         Where everything moved at once some speak for the others, if all of these say *same*. Of a
         shard none are taken: it is judged anew when it is merged.
         """
-        if self.config.against is not None or self.config.source or self.config.shard:
-            return
         run, told = self.file.run, self.answers.keys() | self.unanswered.keys()
+        if run.against or self.config.shard:
+            return
         runs = {one.id: one for one in run.variants}
         doubted = [runs[v.variant] for v in by_size(verdicts.values()) if needs_pairs(v)]
         left = [o for o in doubted if o.id not in told and o.entry and not is_one_code(o, run)]

@@ -12,8 +12,6 @@ from perfsuite.model import DeviceFacts, Run, Sku, Variant, built_in
 GIB = 1 << 30
 # A product's memory as reported varies by driver and ECC; what a step tells apart does not.
 SMALL_STEP_GIB, STEP_GIB, SMALL_GIB = 4, 16, 32
-# What turns a kernel into machine code: other versions are other products.
-COMPILERS = ("triton", "nvidia-cuda-nvrtc")
 # Facts that are sizes, not names: they enter the fingerprint as a class.
 _MEMORY = "memory"
 
@@ -58,12 +56,12 @@ def sku_of(facts: DeviceFacts, *, gpus: int = 1) -> Sku:
 def sku_for(variant: Variant, facts: DeviceFacts, *, own: Sku) -> Sku:
     """Return the SKU that a variant's baseline is keyed by, on a device whose own is ``own``.
 
-    A gang's has its number of GPUs, a compilation target's the target and the compilers alone.
+    A gang's has its number of GPUs, a compilation target's the target alone: compilers are part of
+    the environment.
     """
     if variant.target:
-        compilers = {key: facts.environment[key] for key in COMPILERS if key in facts.environment}
         slug = slugify(variant.target.replace("_", "-")).replace("-", "_")
-        return Sku(slug=slug, name=variant.target, facts={"target": variant.target, **compilers})
+        return Sku(slug=slug, name=variant.target, facts={"target": variant.target})
     is_shared = built_in(facts.device).ranks_take_units and variant.ranks > 1
     return sku_of(facts, gpus=variant.ranks) if is_shared else own
 

@@ -257,6 +257,8 @@ class Panel(Closable):
         with ExitStack() as stack:
             self.slots = [stack.enter_context(Slot(index, setup)) for index in range(setup.slots)]
             stack.pop_all()
+        # Of side A, where its environment is another.
+        self._elsewhere: list[Slot] = []
         self._folder = tempfile.TemporaryDirectory(prefix="perfsuite-")
 
     def compare(self, sides: Mapping[model.Side, Code]) -> None:
@@ -264,12 +266,26 @@ class Panel(Closable):
         self.setup, self.compared = changed(self.setup, sides=sides), frozenset()
         self._checked.clear()
         self._is_stopped.clear()
+        self.end_tracing()
+        while self._elsewhere:
+            self._elsewhere.pop().close()
+        if python := self.setup.code(model.Side.A).python:
+            for index in range(self.setup.slots):
+                self._elsewhere.append(Slot(index, self.setup, python))
+
+    def slots_of(self, side: model.Side) -> list[Slot]:
+        """Return the slots that fork the workers of a side."""
+        return self._elsewhere or self.slots if side is model.Side.A else self.slots
 
     @cached_property
     def facts(self) -> model.DeviceFacts:
         """The device, as one of its workers sees it; raises DeviceError."""
+        return self.facts_in(self.slots[0])
+
+    def facts_in(self, slot: Slot) -> model.DeviceFacts:
+        """Return the device as a worker of a slot sees it; raises DeviceError."""
         setup = self.setup
-        worker = self.slots[0].fork()
+        worker = slot.fork()
         try:
             asked = (setup.device, setup.accelerator)
             facts: model.DeviceFacts = worker.do("describe", setup.settings.start_limit_s, asked)
@@ -325,7 +341,7 @@ class Panel(Closable):
         try:
             if self._tracing is None or self._tracing.side is not side:
                 self.end_tracing()
-                self._tracing = self.slots[0].fork()
+                self._tracing = self.slots_of(side)[0].fork()
                 self._tracing.side = side
             self._tracing.tell("trace", (job_of(variant, self.setup, seat=Seat(0, 0, side)), sets))
             found: Anatomy = hear([self._tracing], "trace", LIMIT_S, self._watch)[0]
@@ -342,9 +358,9 @@ class Panel(Closable):
     def close(self) -> None:
         """End all servers and workers; servers leave side by side."""
         self.end_tracing()
-        for slot in self.slots:
+        for slot in (*self.slots, *self._elsewhere):
             slot.server.channel.close()
-        for slot in self.slots:
+        for slot in (*self.slots, *self._elsewhere):
             slot.close()
         self._folder.cleanup()
 
@@ -535,7 +551,8 @@ class Panel(Closable):
                 return
             wave.close()
         for seat in () if wave.workers else wave.seats:
-            for slot in self.slots[: variant.ranks] if is_gang else [self.slots[seat.slot]]:
+            slots = self.slots_of(seat.side)
+            for slot in slots[: variant.ranks] if is_gang else [slots[seat.slot]]:
                 wave.workers.append(slot.fork())
                 wave.workers[-1].side = seat.side
         more: dict[str, Any] = {}

@@ -59,6 +59,19 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 TICK_S = 0.1
 # A rank that fails because a peer died may be heard first: the death shows this much later.
 DEATH_S = 0.2
+# A server in another environment. The instrument is this one's, with all that it imports; what the
+# environment lacks, such as packs, comes from here as well.
+ELSEWHERE = """
+import site, sys
+here, own = {!r}, [*sys.path]
+sys.path[:0] = here
+from perfsuite.workers import server
+sys.path[:] = own
+for path in here:
+    site.addsitedir(path)
+site.PREFIXES.append({!r})  # where CUDA's libraries are looked for
+server.main()
+"""
 # How long a child may take to list the GPUs.
 LIMIT_S = 60.0
 
@@ -113,11 +126,15 @@ def resident_bytes(pid: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code:
-    """What the workers of a side load: its packs' origins by name, all kernels, and its tree."""
+    """What the workers of a side load: its packs' origins by name, all kernels, and its tree.
+
+    ``python`` is the interpreter of another environment.
+    """
 
     origins: Mapping[str, str]
     kernels: tuple[Kernel, ...] = ()
     tree: Tree | None = None
+    python: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,10 +355,13 @@ STARTING = refusing(
 
 
 class Slot(Closable):
-    """Keeps one server alive, the process ``server``, and forks workers of it."""
+    """Keeps one server alive, the process ``server``, and forks workers of it.
 
-    def __init__(self, index: int, setup: Setup) -> None:
-        self._index, self._setup = index, setup
+    With ``python`` it is of another environment: what that has comes from there, all but perfsuite.
+    """
+
+    def __init__(self, index: int, setup: Setup, python: str = "") -> None:
+        self._index, self._setup, self._python = index, setup, python
         self.server = self._launched()
 
     def fork(self) -> Process:
@@ -363,9 +383,14 @@ class Slot(Closable):
         preload = (own.folder, *own.preload) if own else ()
         ours, theirs = messages.pair()
         output = tempfile.TemporaryFile()  # noqa: SIM115 - lives with the server
-        command = [sys.executable, "-P", "-m", "perfsuite.workers.server", str(theirs.fileno())]
+        command = [sys.executable, "-P", "-m", "perfsuite.workers.server"]
+        if self._python:
+            library = sysconfig.get_path("stdlib")
+            system = {library, f"{library}/lib-dynload", ""}
+            here = [path for path in sys.path if path not in system and not path.endswith(".zip")]
+            command = [self._python, "-P", "-c", ELSEWHERE.format(here, sys.prefix)]
         server = subprocess.Popen(
-            [*command, self._setup.device, *preload],
+            [*command, str(theirs.fileno()), self._setup.device, *preload],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
