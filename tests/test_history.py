@@ -556,7 +556,8 @@ def test_one_commit_that_moved_many_is_one_row_and_steps_one_way_are_one_drift()
         f"a.b, impl=x: 3 of 4 slower by 3.0 % since 2026-11-04 on {SKU} (aaa..bbb)",
         "3 slower of 8 variants in 6 runs",
     ]
-    assert list(answers(rest, names)) == ["none of 5 variants shifted in 6 runs"]
+    (few,) = answers(rest, names)  # one of the six was disturbed
+    assert few.endswith("in 6 runs; a shift needs 3 that count before it and 3 after")
 
     def steps(*levels: float) -> Series:
         both = itertools.pairwise(levels)

@@ -133,6 +133,8 @@ def move_of(series: Series) -> Move | None:
 
 def answers(found: Sequence[Series], every: Iterable[str]) -> Iterator[str]:
     """Say what moved together since when, worse first, and last how many variants moved."""
+    from perfsuite.history.store import FEWEST
+
     moves = [move for one in found if (move := move_of(one))]
     alike_of = grouped(
         moves, lambda m: (m.word, m.since.started, m.since.run, m.steps > 1, m.series.key.sku)
@@ -157,7 +159,12 @@ def answers(found: Sequence[Series], every: Iterable[str]) -> Iterator[str]:
     told = ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word])
     runs = view.count(len({point.run for one in found for point in one.points}), "run")
     every_one = f"of {view.count(len(found), 'variant')}"
-    yield f"{told} {every_one} in {runs}" if told else f"none {every_one} shifted in {runs}"
+    if told:
+        yield f"{told} {every_one} in {runs}"
+        return
+    most = max((len(one.valid) for one in found), default=0)
+    few = f"; a shift needs {FEWEST} that count before it and {FEWEST} after"
+    yield f"none {every_one} shifted in {runs}{few if most < 2 * FEWEST else ''}"
 
 
 @history.command("import")
