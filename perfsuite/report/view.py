@@ -376,7 +376,7 @@ SENTENCES: Mapping[str, str] = {
     "worse_than_waived": "worse than what is waived, {theta:signed} of {up_to:signed} ({issue})",
     # Claims.
     "decided_by_abba": "decided by {groups} rounds, alternating inside {processes} processes",
-    "ended": "{variant} ended {status}: {why}",
+    "ended": "{variant} ended as {status}: {why}",
     "excepted": "{text}",
     "no_metric": "{variant} has no {metric}",
     "no_abba": "{why}",
