@@ -447,7 +447,10 @@ def test_the_metric_that_was_judged_stands_in_the_row() -> None:
     told = replace(bare, verdict=verdict).shown
     assert "|".join(told[1:3]).replace(view.SPACE, " ") == "14 per second|7 per second"
     both = replace(verdict, variant=bare.id, changes=(data.change_of(COPY), change))
-    assert "tokens_per_s \u221250.0" in render_page(alone(COPY, verdicts=(both,)))
+    run_view = alone(COPY, verdicts=(both,))
+    assert "tokens_per_s \u221250.0" in render_page(run_view)
+    row = next(line for line in terminal.summary(run_view) if line.startswith("  slower"))
+    assert re.split(r"  +", row)[2:5] == ["7 per second", "-50.0 %", "tokens_per_s"]
     now = {
         one.name: (one.unit, one.better)
         for one in view_of(results=(counted(other=5, energy_j=12),)).measured
