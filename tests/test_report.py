@@ -765,6 +765,9 @@ def test_of_many_items_ten_are_told_and_long_texts_are_cut() -> None:
     lines = terminal.summary(run_view, width=90)
     # Nothing that fails is left out, since pytest does not list it.
     assert sum(": crashed; fails" in line for line in lines) == 13
+    pairs = itertools.pairwise(lines)
+    assert sum("crashed; fails" in one and why.endswith("word ...") for one, why in pairs) == 3
+    assert "  the last 4 in full: perfsuite why VARIANT" in lines
     # As one of a group, and in the table of numbers.
     assert lines.count("  memory.stream: all 20 slower by 2.1 %; 20 fail") == 1
     assert sum(line.startswith("  slower ") for line in lines) == 20
