@@ -313,6 +313,8 @@ def _supported(deviation: float) -> int:
     return -first + (1 if deviation / 10.0**first < TWO_DIGITS_UP_TO else 0)
 
 
+# What a claim is compared with where it is broken and fails nothing.
+IF_HELD = "it fails the run only if it held in what that is compared with, which"
 # The sentence of each reason, for page, terminal, Markdown, JUnit and verdict.json.
 # By kind, with the reason's facts. A format that Python does not know is one of FORMATS.
 SENTENCES: Mapping[str, str] = {
@@ -383,6 +385,9 @@ SENTENCES: Mapping[str, str] = {
     "not_in_run": "{variant} was not part of the run",
     "open_by_abba": "still open after {groups} rounds, alternating inside {processes} processes",
     "ratio": "{ratio:x} ({level:level} interval {low:x} to {high:x}), {by:x} claimed",
+    "not_held": f"{IF_HELD} has {{ratio:x}}",
+    "not_known": f"{IF_HELD} lacks a side",
+    "shown": "the table's times, of other processes, give {ratio:x}",
     "unmet": "{text}",
     "ratio_of_values": "{ratio:x}: {metric} {than:.6g} -> {now:.6g}, {by:x} claimed",
     "values": "{metric} {than:.6g} -> {now:.6g}, {by:x} claimed",
