@@ -19,6 +19,7 @@ from perfsuite.model import (
     ClaimWord,
     Expected,
     Result,
+    Revision,
     Run,
     Source,
     Status,
@@ -232,8 +233,8 @@ def test_what_has_no_number_or_no_decision_is_one_line_with_its_command(tmp_path
     assert "taken" in told
     assert shlex.split(told.rpartition("; ")[2])[-1] == COPY
     unclear = Verdict(variant=run.variants[1].id, word=Word.UNCLEAR)
-    (told,) = gaps(run, [unclear])
-    assert told.startswith("2 of 2 ")
+    (told,) = gaps(replace(run, against=Revision(commit="abc", name="main")), [unclear])
+    assert (told[:7], told.endswith(" --perf-against=main")) == ("2 of 2 ", True)
 
 
 def test_how_long_a_run_still_takes_is_learned_as_it_goes_on_and_kept() -> None:

@@ -418,9 +418,10 @@ def _undecided(run: Run, verdicts: Sequence[Verdict]) -> Iterator[str]:
     skipped = {r.variant for r in run.results if r.status is Status.SKIPPED}
     (why, count), *others = Counter(whys.values()).most_common()
     more = f" ({count} of them; {view.count(len(others), 'other reason')})" if others else ""
-    again = view.command(" ".join(whys))
+    beside_it = [f"--perf-against={run.against.name}"] if run.against else []
+    again = view.command(" ".join(whys), *beside_it)
     if len(again) > MOST_CHARACTERS:
         cases = {one.variant.case.name for one in run.variants if one.id in whys}
-        again = shlex.join(["pytest", "--perf", "-k", " or ".join(sorted(cases))])
+        again = shlex.join(["pytest", "--perf", "-k", " or ".join(sorted(cases)), *beside_it])
     total = len(run.variants) - len(skipped)
     yield f"{len(whys)} of {total} without a number or a decision: {why}{more}; {again}"

@@ -305,8 +305,8 @@ def _excused(verdict: ClaimVerdict, run: Run) -> ClaimVerdict:
     held = [entry.metrics[metric].center for entry in entries]
     fails = verdict.fails and len(held) > 1 and held[0] >= claim.by * held[1]
     if verdict.fails and not fails:
-        kind, of = ("not_held", held[0] / held[1]) if len(held) > 1 else ("not_known", 0.0)
-        reasons.append(because(kind, ratio=of))
+        there = f"has {view.ratio(held[0] / held[1])}" if len(held) > 1 else "lacks a side"
+        reasons.append(because("not_held", text=there))
     return replace(verdict, reasons=tuple(reasons), fails=fails)
 
 
