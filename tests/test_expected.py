@@ -30,6 +30,7 @@ from perfsuite.model import (
     Wheel,
     Word,
     Work,
+    because,
 )
 from perfsuite.run.accept import accept, reset
 from perfsuite.run.config import TimeLimit
@@ -233,6 +234,9 @@ def test_what_has_no_number_or_no_decision_is_one_line_with_its_command(tmp_path
     assert "taken" in told
     assert shlex.split(told.rpartition("; ")[2])[-1] == COPY
     unclear = Verdict(variant=run.variants[1].id, word=Word.UNCLEAR)
+    same = replace(unclear, word=Word.SAME, reasons=(because("counted", count=1),))
+    (told,) = gaps(run.having(results=()), [same, replace(same, in_turns=True)])
+    assert told.startswith("1 variant compared with the first run of each here, for want of a")
     (told,) = gaps(replace(run, against=Revision(commit="abc", name="main")), [unclear])
     assert (told[:7], told.endswith(" --perf-against=main")) == ("2 of 2 ", True)
 
