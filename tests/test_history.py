@@ -587,7 +587,7 @@ def test_a_slow_drift_in_noise_is_told_with_its_total_and_noise_is_none() -> Non
     total = float(re.findall(r"slower by ([0-9.]+) %", drift)[0])
     assert "a drift" in drift
     assert total == pytest.approx(5.9, abs=1.5)
-    assert told(0.0) == ["none of 1 variant shifted in 60 runs"]
+    assert told(0.0) == ["no shift of 1 variant in 60 runs"]
 
 
 def test_the_page_of_trends_is_read_without_scripts_and_loads_nothing(tmp_path: Path) -> None:
