@@ -1248,6 +1248,11 @@ class Verdict(Judged, frozen=True, kw_only=True, forbid_unknown_fields=False):
     confirmation: Confirmation = Confirmation.NONE
     excepted: Excepted | None = None
 
+    @property
+    def is_compared(self) -> bool:
+        """Say whether a number of the variant was held against one of its source."""
+        return bool(self.changes) or any(each.kind == "counted" for each in self.reasons)
+
 
 class ClaimVerdict(Judged, frozen=True, kw_only=True):
     """What became of a claim: the time ratio found, with its interval, and the ratio asked for."""

@@ -88,7 +88,7 @@ def test_each_command_chooses_by_one_grammar(perfsuite: Command, text: str) -> N
     perfsuite("history", "import", A, B)
     for words, told in (
         (("why",), "memory.copy[n=1024]"),
-        (("history",), "none of 1 variant shifted in 2 runs"),
+        (("history",), "no shift of 1 variant in 2 runs; a shift needs 3"),
         (("baseline", "reset", A, "--select"), "reference of 1 variant from"),
         (("baseline", "accept", A, "--reason", "x", "--select"), "1 added"),
         (("baseline", "show", "nvidia-h200"), "accepted 20"),

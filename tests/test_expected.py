@@ -19,6 +19,7 @@ from perfsuite.model import (
     ClaimWord,
     Expected,
     Result,
+    Revision,
     Run,
     Source,
     Status,
@@ -29,6 +30,7 @@ from perfsuite.model import (
     Wheel,
     Word,
     Work,
+    because,
 )
 from perfsuite.run.accept import accept, reset
 from perfsuite.run.config import TimeLimit
@@ -59,25 +61,28 @@ def test_confirmation_prefers_the_baselines_unit_then_another_than_the_screens()
     assert [rank(bare, unit) for unit in units] == [0, 0, 0]
 
 
+ONLY = "it fails the run only if it held in what that is compared with, which"
+
+
 @pytest.mark.parametrize(
-    ("before", "fails"),
+    ("before", "why"),
     [
-        ({"fast": 100.0, "slow": 250.0}, True),
-        ({"fast": 100.0, "slow": 150.0}, False),
-        ({"fast": 100.0}, False),
+        ({"fast": 100.0, "slow": 250.0}, ""),
+        ({"fast": 100.0, "slow": 150.0}, f"; {ONLY} has 1.50x"),
+        ({"fast": 100.0}, f"; {ONLY} lacks a side"),
     ],
 )
-def test_a_broken_claim_fails_only_if_it_held_before(
-    before: dict[str, float], *, fails: bool
-) -> None:
+def test_a_broken_claim_fails_only_if_it_held_before(before: dict[str, float], why: str) -> None:
     fast, slow = (data.variant(case, 1024).id for case in ("fast", "slow"))
     claim = replace(data.TWICE, id="c", faster=fast, than=slow)
     broken = ClaimVerdict(claim="c", word=ClaimWord.BROKEN, required=2.0, source="s", fails=True)
     entries = entries_of(data.finished(before))
     basis = Basis(expected={name: Expected(entry=entry) for name, entry in entries.items()})
     run = replace(data.finished({"fast": 100.0, "slow": 150.0}), instances=(claim,))
-    (found,) = Judging(basis).whole(basis.hold(run), {}, [broken]).claims
-    assert found.fails is fails
+    decided = replace(broken, low=0.97, high=0.98)  # inside one process
+    (found,) = Judging(basis).whole(basis.hold(run), {}, [decided]).claims
+    told = f"the table's times, of other processes, give 1.50x{why}"
+    assert (found.reason, found.fails) == (told, not why)
 
 
 def test_without_baseline_and_earlier_run_all_is_new(tmp_path: Path) -> None:
@@ -229,8 +234,11 @@ def test_what_has_no_number_or_no_decision_is_one_line_with_its_command(tmp_path
     assert "taken" in told
     assert shlex.split(told.rpartition("; ")[2])[-1] == COPY
     unclear = Verdict(variant=run.variants[1].id, word=Word.UNCLEAR)
-    (told,) = gaps(run, [unclear])
-    assert told.startswith("2 of 2 ")
+    same = replace(unclear, word=Word.SAME, reasons=(because("counted", count=1),))
+    (told,) = gaps(run.having(results=()), [same, replace(same, in_turns=True)])
+    assert told.startswith("1 variant compared with the first run of each here, for want of a")
+    (told,) = gaps(replace(run, against=Revision(commit="abc", name="main")), [unclear])
+    assert (told[:7], told.endswith(" --perf-against=main")) == ("2 of 2 ", True)
 
 
 def test_how_long_a_run_still_takes_is_learned_as_it_goes_on_and_kept() -> None:

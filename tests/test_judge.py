@@ -363,7 +363,7 @@ def claim(
         (result({"time_us": 5600.0}), ClaimWord.UNCLEAR, "ratio"),
         (result({"time_us": math.nan}), ClaimWord.NOT_APPLICABLE, "unusable"),
         (result({"cycles": 1.0}), ClaimWord.NOT_APPLICABLE, "no_samples"),
-        (result(status=Status.SKIPPED, reason="needs"), ClaimWord.NOT_APPLICABLE, "unmet"),
+        (result(status=Status.SKIPPED, reason="needs"), ClaimWord.NOT_APPLICABLE, "ended"),
         (result(status=Status.WRONG, reason="it is"), ClaimWord.NOT_APPLICABLE, "ended"),
         (None, ClaimWord.NOT_APPLICABLE, "not_in_run"),
     ],

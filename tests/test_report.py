@@ -447,7 +447,10 @@ def test_the_metric_that_was_judged_stands_in_the_row() -> None:
     told = replace(bare, verdict=verdict).shown
     assert "|".join(told[1:3]).replace(view.SPACE, " ") == "14 per second|7 per second"
     both = replace(verdict, variant=bare.id, changes=(data.change_of(COPY), change))
-    assert "tokens_per_s \u221250.0" in render_page(alone(COPY, verdicts=(both,)))
+    run_view = alone(COPY, verdicts=(both,))
+    assert "tokens_per_s \u221250.0" in render_page(run_view)
+    row = next(line for line in terminal.summary(run_view) if line.startswith("  slower"))
+    assert re.split(r"  +", row)[2:5] == ["7 per second", "-50.0 %", "tokens_per_s"]
     now = {
         one.name: (one.unit, one.better)
         for one in view_of(results=(counted(other=5, energy_j=12),)).measured
@@ -762,6 +765,9 @@ def test_of_many_items_ten_are_told_and_long_texts_are_cut() -> None:
     lines = terminal.summary(run_view, width=90)
     # Nothing that fails is left out, since pytest does not list it.
     assert sum(": crashed; fails" in line for line in lines) == 13
+    pairs = itertools.pairwise(lines)
+    assert sum("crashed; fails" in one and why.endswith("word ...") for one, why in pairs) == 3
+    assert "  the last 4 in full: perfsuite why VARIANT" in lines
     # As one of a group, and in the table of numbers.
     assert lines.count("  memory.stream: all 20 slower by 2.1 %; 20 fail") == 1
     assert sum(line.startswith("  slower ") for line in lines) == 20

@@ -45,6 +45,7 @@ from perfsuite.run.against import (
 )
 from perfsuite.run.config import Config
 from perfsuite.run.expected import find_expected
+from perfsuite.run.expected import source_of as source_of_run
 from perfsuite.run.run import Outcome, execute
 from perfsuite.store import git as store
 from perfsuite.store.baselines import RunFacts, read_runs
@@ -343,10 +344,13 @@ def test_on_a_host_stored_times_decide_nothing_and_pairs_with_changed_code_do(
     assert not any(each.changes for each in again.verdicts)
     assert {len(each.last.evidence) for each in again.variants if each.last} == {1}
     assert "2 variants: same code, not timed against it" in again.notes
+    # No number was held against one of before.
+    assert (source_of_run(again), [n for n in again.notes if "first run" in n]) == ("", [])
     write(project, speed=PLANTED)
     planted = measure(project, settings=PAIRS).run
     assert words(planted) == {"one": "same", "two": "slower"}
     assert all(each.in_turns for each in planted.verdicts)
+    assert source_of_run(planted) == planted.verdicts[0].source
     # What moved furthest comes first; the other has no pairs, whatever its stored time is.
     write(project, speed=PLANTED.replace("100.0", "110.0"))
     monkeypatch.setattr("perfsuite.run.run.MOST_PAIRED", 1)

@@ -155,7 +155,11 @@ def test_a_night_measures_what_fits_and_says_what_it_left_out(
     )
     assert load_run(outcome.run_file) == store_data.stored(run)
     run_view = read(run, baselines=entries_in(outcome.run))
-    assert "5 left out" in "\n".join(summary(run_view))
+    said = "\n".join(summary(run_view))
+    assert "5 left out" in said
+    assert "\n      not confirmed: --perf-time 2m left no time; the change may be anything" in said
+    assert "\n      do: measure this alone, or all with more --perf-time:" in said
+    assert "--perf-processes" not in said
     for text in (markdown(run_view), render_page(run_view), verdict_json(run_view)):
         assert "--perf-time 2m has no room" in text
     # There was no time to confirm a change.

@@ -498,7 +498,8 @@ def diff(
             rows.append((each.sku, each.variant, *times, change, each.what, *reasons))
     columns = ("SKU", "variant", "time before", "now", "change", "what", "reason before", "now")
     if markdown:
-        say("\n".join(files.table(columns, rows)))
+        for row in (columns, ["---"] * len(columns), *rows):
+            say(f"| {' | '.join(map(files.in_markdown, row))} |")
     else:
         say_table(f"{before} against {now or 'the working tree'}", columns, rows)
     say(f"differences: {len(rows)}")

@@ -13,6 +13,7 @@ from statistics import median
 import jinja2
 from markupsafe import Markup
 from msgspec import Struct
+from msgspec.structs import replace
 
 from perfsuite.model import Change, Code, TracedKernel, because
 from perfsuite.report import view
@@ -184,6 +185,8 @@ def explain(change: Change | None, before: SideView, now: SideView) -> Explanati
         kernels.append(KernelChange(kind, old, new, delta_us, share, code))
     kernels.sort(key=lambda each: -abs(each.delta_us))
     explained_us = math.fsum(each.delta_us for each in kernels)
+    if change_us and explained_us / change_us < 0:  # no part of what went the other way is a cause
+        kernels = [replace(each, share=None) for each in kernels]
     is_known = before.artefact and now.artefact
     changed, _ = differences(before.environment, now.environment)
     return Explanation(
@@ -371,7 +374,7 @@ def _cause(cause: KernelChange) -> str:
     if new.count != old.count:
         now, was = (view.amount(each.count, "") for each in (new, old))
         return f"{_name(new)} runs {now} times a launch instead of {was}{share}"
-    times = f"{view.time(new.duration_us, None)} instead of {view.time(old.duration_us, None)}"
+    times = f"{_timed(new)} instead of {_timed(old)}"
     return f"{_name(new)} takes {times}{share}{_code(cause)}{counted}"
 
 
@@ -389,12 +392,13 @@ def _code(cause: KernelChange) -> str:
 def _between(explanation: Explanation) -> str:
     rest_us, change_us = explanation.rest_us or 0.0, explanation.change_us or 1.0
     rest, share = signed(rest_us), view.share(rest_us / change_us)
-    if recompiled := explanation.recompiled:
-        told = [] if recompiled[0] in explanation.causes else [_cause(recompiled[0])]
-        return "; ".join([*told, f"the trace does not explain the other {rest} ({share})"])
+    recompiled = [each for each in explanation.recompiled[:1] if each not in explanation.causes]
+    told = "".join(f"{_cause(each)}; " for each in recompiled)
     if rest_us / change_us > MOST_SHARE:
-        kernels = signed(change_us - rest_us)
-        return f"traced, its kernels moved by {kernels}, which does not explain {signed(change_us)}"
+        moved, change = signed(change_us - rest_us), signed(change_us)
+        return f"{told}traced, its kernels moved by {moved}, which does not explain {change}"
+    if explanation.recompiled:
+        return f"{told}the trace does not explain the other {rest} ({share})"
     return f"{rest} ({share} of the change) are outside kernels: gaps between them, and launching"
 
 

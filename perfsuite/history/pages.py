@@ -112,10 +112,9 @@ class Move(NamedTuple):
     @property
     def word(self) -> str:
         """Whether that is worse, in the words of its metric."""
-        is_worse = self.series.key.better == "equal" or (self.change > 0) == (
-            self.series.key.better == "lower"
-        )
-        words = ("slower", "faster") if self.series.key.metric == TIME.name else ("worse", "better")
+        key = self.series.key
+        is_worse = key.better == "equal" or (self.change > 0) == (key.better == "lower")
+        words = ("slower", "faster") if key.metric == TIME.name else ("worse", "better")
         return words[not is_worse]
 
 
@@ -133,6 +132,8 @@ def move_of(series: Series) -> Move | None:
 
 def answers(found: Sequence[Series], every: Iterable[str]) -> Iterator[str]:
     """Say what moved together since when, worse first, and last how many variants moved."""
+    from perfsuite.history.store import FEWEST
+
     moves = [move for one in found if (move := move_of(one))]
     alike_of = grouped(
         moves, lambda m: (m.word, m.since.started, m.since.run, m.steps > 1, m.series.key.sku)
@@ -154,10 +155,12 @@ def answers(found: Sequence[Series], every: Iterable[str]) -> Iterator[str]:
                 f"({commits(members[0].since)})"
             )
     counts = Counter(move.word for move in moves)
-    told = ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word])
+    told = ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word]) or "no shift"
     runs = view.count(len({point.run for one in found for point in one.points}), "run")
-    every_one = f"of {view.count(len(found), 'variant')}"
-    yield f"{told} {every_one} in {runs}" if told else f"none {every_one} shifted in {runs}"
+    most = max((len(one.valid) for one in found), default=0)
+    few = f"; a shift needs {FEWEST} that count before it and {FEWEST} after"
+    few = few if most < 2 * FEWEST and not moves else ""
+    yield f"{told} of {view.count(len(found), 'variant')} in {runs}{few}"
 
 
 @history.command("import")
@@ -246,9 +249,7 @@ def _say_series(series: Series, last: int) -> None:
             view.moment(point.started).removesuffix(" UTC"),
             point.run,
             view.commit(point.commit),
-            view.NOTHING
-            if point.center is None
-            else view.amount(point.center, key.unit, point.between or None),
+            view.amount(point.center, key.unit, point.between or None),
             view.share(point.between) if point.between else "",
             point.word,
             point.why_not,
@@ -281,9 +282,8 @@ def shift(moved: ChangePoint, unit: str) -> str:
     """Return by how much a level shifted, with the p value."""
     was, now, by = view.beside(moved.before, moved.after, unit)
     levels = f"{was} to {now}"
-    by = by if moved.before else levels
     other = "; measured on another card from here on" if moved.is_other_unit else ""
-    return f"{by} ({levels}, p {moved.p_value:.1g}){other}"
+    return f"{by if moved.before else levels} ({levels}, p {moved.p_value:.1g}){other}"
 
 
 def commits(moved: ChangePoint) -> str:
@@ -308,28 +308,25 @@ def write_trends(sku: str, found: Sequence[Series], folder: Path, remote: str = 
         "series": [_chart(f"{one.key.variant} {one.key.metric}", one, places) for one in ordered],
     }
     scripts = ("vendor/uplot/uPlot.iife.min.js", "charts.js", "trends.js")
-    page = (
-        files.environment()
-        .get_template("trends.html.j2")
-        .render(
-            sku=sku,
-            remote=remote,
-            runs=runs,
-            shift=shift,
-            commits=commits,
-            lines=[(one, _spark(one, places)) for one in ordered],
-            answers=[*answers(times, {one.key.variant for one in found})],
-            pages={
-                run
-                for _, run, _ in runs
-                if RUN_ID.fullmatch(run) and (folder / run / files.PAGE).is_file()
-            },
-            width=SPARK_WIDTH,
-            height=SPARK_HEIGHT,
-            charts=charts,
-            styles=[files.inline("vendor/uplot/uPlot.min.css"), files.inline("trends.css")],
-            scripts=[files.inline(name) for name in scripts],
-        )
+    template = files.environment().get_template("trends.html.j2")
+    page = template.render(
+        sku=sku,
+        remote=remote,
+        runs=runs,
+        shift=shift,
+        commits=commits,
+        lines=[(one, _spark(one, places)) for one in ordered],
+        answers=[*answers(times, {one.key.variant for one in found})],
+        pages={
+            run
+            for _, run, _ in runs
+            if RUN_ID.fullmatch(run) and (folder / run / files.PAGE).is_file()
+        },
+        width=SPARK_WIDTH,
+        height=SPARK_HEIGHT,
+        charts=charts,
+        styles=[files.inline("vendor/uplot/uPlot.min.css"), files.inline("trends.css")],
+        scripts=[files.inline(name) for name in scripts],
     )
     path = folder / files.trends_of(sku)
     with refusing("cannot write the trends", path, remedy="make the folder writable"):

@@ -64,7 +64,7 @@ NOTABLE_LOAD_PERCENT = 10
 # A headline has room for so much of a cause.
 MOST_WHY = 300
 # Reasons that the change beside them says, and those that say why the evidence does not decide.
-BESIDE, DOUBTS = {"interval", "time"}, {"clock_lost", "load", "load_before", "lost", "unusable"}
+BESIDE, DOUBTS = {"interval", "time"}, {"clock_lost", "lost", "unconfirmed", "unusable"}
 
 T = TypeVar("T")
 Key = TypeVar("Key", bound=Hashable)
@@ -481,7 +481,7 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
             explained = self.explanation.text
             told = [explained, self.because if reasons or not explained else ""]
             told = told[::-1] if self.mark.tone == "budget" else told
-        why = "; ".join(filter(None, told))
+        why = "; ".join(filter(None, dict.fromkeys(told)))
         excepted = self.verdict.excepted if self.verdict else None
         return f"{excepted.short}; {why}" if excepted else why
 

@@ -302,12 +302,6 @@ def in_markdown(text: str) -> str:
     return escaped.replace("\\<", "&lt;").replace("\\>", "&gt;")
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return a table of text that may hold anything."""
-    cells = [columns, ["---"] * len(columns), *(list(map(in_markdown, row)) for row in rows)]
-    return [f"| {' | '.join(row)} |" for row in cells]
-
-
 VERDICT, PAGE = "verdict.json", "index.html"
 # What programs read comes first: whatever becomes of the rest.
 FILES: Mapping[str, Callable[[RunView], str]] = {

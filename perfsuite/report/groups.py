@@ -25,6 +25,7 @@ REMEDIES = {
     "environment": "undo what changed on the machine, then measure again",
     "disturbed": "end other work on this device, then measure again",
     "unclear": "measure it in more processes",
+    "cut short": "measure this alone, or all with more --perf-time",
 }
 
 
@@ -97,7 +98,9 @@ class Group(NamedTuple):
     @property
     def remedy(self) -> str:
         """What to do about them; nothing where nobody has to act."""
-        return REMEDIES.get(self.mark.word, "")
+        kinds = {each.kind for one in self.views if one.verdict for each in one.verdict.reasons}
+        is_cut = self.mark.word == "unclear" and "unconfirmed" in kinds
+        return REMEDIES.get("cut short" if is_cut else self.mark.word, "")
 
     @property
     def size(self) -> str:
@@ -155,7 +158,7 @@ class Group(NamedTuple):
         select = ",".join([f"pack={case.pack}", f"case={case.name}", *self.alike.axes])
         if len(self.views) == 1 or len(self.views) < min(self.alike.total, MOST_NAMED + 1):
             select = " ".join(one.id for one in self.views)
-        if self.mark.word != "unclear":
+        if self.remedy != REMEDIES["unclear"]:
             return rarest.again(select)
         settings = self.first.run.settings
         more = 2 * max(settings.processes, settings.confirm_processes)

@@ -17,7 +17,7 @@ from rich.console import Console
 from perfsuite import boundary
 from perfsuite.model import DeviceFacts, Result, Run, Status
 from perfsuite.report import view
-from perfsuite.report.data import RunView, VariantView
+from perfsuite.report.data import Compared, RunView, VariantView
 from perfsuite.report.files import Property, claim_properties, properties, templates
 from perfsuite.report.groups import groups_of
 from perfsuite.store.files import Closable
@@ -140,12 +140,14 @@ def _table(told: Sequence[VariantView], width: int, most: int | None) -> list[Ma
 
 
 def _row(one: VariantView) -> tuple[str, ...]:
-    shown, found = one.shown, one.change
-    is_told = found and shown.change == view.judged(found)[2]
+    shown, found = one.shown, one.change if one.mark.is_quiet else one.telling
+    if found and found is not one.change:  # what the word is about
+        shown = Compared(found.metric, *view.beside(found.baseline, found.current, found.unit))
+    is_told = found and found.low < found.high and shown.change == view.judged(found)[2]
     interval = view.interval(found.low, found.high) if found and is_told else ""
-    rate = view.amount(one.rates[0].value, one.rates[0].unit) if one.rates else shown.name
-    share = f" {view.share(one.share):>5}" if one.share else ""
-    return one.mark.word, shown.now, shown.change, interval, f"{rate}{share}", one.id
+    rate = view.amount(one.rates[0].value, one.rates[0].unit) if one.rates else ""
+    rate += f" {view.share(one.share):>5}" if one.share else ""
+    return one.mark.word, shown.now, shown.change, interval, shown.name or rate, one.id
 
 
 def short(name: str, room: int | None) -> str:

@@ -376,13 +376,15 @@ SENTENCES: Mapping[str, str] = {
     "worse_than_waived": "worse than what is waived, {theta:signed} of {up_to:signed} ({issue})",
     # Claims.
     "decided_by_abba": "decided by {groups} rounds, alternating inside {processes} processes",
-    "ended": "{variant} ended {status}: {why}",
+    "ended": "{variant} ended as {status}: {why}",
     "excepted": "{text}",
     "no_metric": "{variant} has no {metric}",
     "no_abba": "{why}",
     "not_in_run": "{variant} was not part of the run",
     "open_by_abba": "still open after {groups} rounds, alternating inside {processes} processes",
     "ratio": "{ratio:x} ({level:level} interval {low:x} to {high:x}), {by:x} claimed",
+    "not_held": "it fails the run only if it held in what that is compared with, which {text}",
+    "shown": "the table's times, of other processes, give {ratio:x}",
     "unmet": "{text}",
     "ratio_of_values": "{ratio:x}: {metric} {than:.6g} -> {now:.6g}, {by:x} claimed",
     "values": "{metric} {than:.6g} -> {now:.6g}, {by:x} claimed",
@@ -433,7 +435,7 @@ def sentence(reason: Reason) -> str:
 
 def told(reasons: Iterable[Reason]) -> str:
     """Return what reasons say; a case may have any number of metrics, and of reasons."""
-    return plain("; ".join(map(sentence, reasons)))
+    return plain("; ".join(dict.fromkeys(map(sentence, reasons))))
 
 
 def worded(run: Run) -> Run:
@@ -466,5 +468,4 @@ def phases_of(run: Run) -> list[tuple[str, float, float]]:
         spent["other"] = max(0.0, held_s - known_s + spent.get("start", 0.0))
         spent["busy"] = sum(process.busy_s for process in processes)
     most = sorted(((spent_s, name) for name, spent_s in spent.items()), reverse=True)
-    told_of = ((name, spent_s, spent_s / (held_s or 1.0)) for spent_s, name in most)
-    return [each for each in told_of if each[1] >= LEAST_S]
+    return [(name, each_s, each_s / (held_s or 1.0)) for each_s, name in most if each_s >= LEAST_S]

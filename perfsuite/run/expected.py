@@ -234,9 +234,8 @@ def find_expected(
     whole = Counter(sku.slug for sku in skus.values())
     for slug, count in sorted(Counter(skus[name].slug for name in uncovered).items()):
         what = slug if count == whole[slug] else f"{count} of {whole[slug]} variants on {slug}"
-        instead = ", and no earlier run on this device to compare with"
-        told = ": compared with the first run here; perfsuite baseline reset RUN chooses another"
-        notes.append(f"no baseline for {what}{told if last else instead}")
+        instead = "" if last else ", and no earlier run on this device to compare with"
+        notes.append(f"no baseline for {what}{instead}")
     ours = stored[run.sku.slug]
     ceilings = () if ours.fingerprint_problem else tuple(ours.entries.values())
     return Basis(
@@ -339,13 +338,14 @@ def beside(run: Run) -> Run:
 
 
 def source_of(run: Run) -> str:
-    """Return in words what a run is compared with; beside a revision, what else has a result."""
-    held = [one for one in run.every if one.entry or one.expected.slug]
-    if any(one.expected.in_turns for one in held):
-        is_ok = {result.variant for result in run.results if result.status is Status.OK}
-        held = [one for one in held if one.expected.in_turns or one.id in is_ok]
-        held.sort(key=lambda one: not one.expected.in_turns)
-    counts = Counter(one.expected.source for one in held if one.expected.source)
+    """Return in words what a run is compared with; of what was judged only where it was.
+
+    Baselines may have been accepted since: what a run was compared with, its verdicts know.
+    """
+    judged = [o for o in run.variants if not o.last or o.last.status is Status.OK]
+    found = [o.verdict or o.expected for o in judged if not o.verdict or o.verdict.is_compared]
+    found = [] if run.settings.check_only else sorted(found, key=lambda each: not each.in_turns)
+    counts = Counter(each.source for each in found if each.source)
     whole = sum(1 for one in run.variants if one.last and one.last.status is Status.OK)
     few = f" ({counts.total()} of {whole} variants)" if 0 < 2 * counts.total() < whole else ""
     sources = list(counts)
@@ -394,6 +394,10 @@ def gaps(run: Run, verdicts: Sequence[Verdict]) -> Iterator[str]:
     """Say what was not measured, whose time was not compared, and what baselines lack, by SKU."""
     yield from _undecided(run, verdicts)
     yield from _compiled(run, verdicts)
+    slugs = {one.id: one.expected.slug for one in run.variants}
+    if some := [v for v in verdicts if v.is_compared and not (v.in_turns or slugs[v.variant])]:
+        told = f"{view.count(len(some), 'variant')} compared with the first run of each here"
+        yield f"{told}, for want of a baseline; perfsuite baseline reset RUN chooses another"
     why = because("not_timed")
     if count := sum(why in verdict.reasons for verdict in verdicts):
         yield f"{view.count(count, 'variant')}: {view.sentence(why)}"
@@ -439,9 +443,10 @@ def _undecided(run: Run, verdicts: Sequence[Verdict]) -> Iterator[str]:
     skipped = {r.variant for r in run.results if r.status is Status.SKIPPED}
     (why, count), *others = Counter(whys.values()).most_common()
     more = f" ({count} of them; {view.count(len(others), 'other reason')})" if others else ""
-    again = view.command(" ".join(whys))
+    beside_it = [f"--perf-against={run.against.name}"] if run.against else []
+    again = view.command(" ".join(whys), *beside_it)
     if len(again) > MOST_CHARACTERS:
         cases = {one.variant.case.name for one in run.variants if one.id in whys}
-        again = shlex.join(["pytest", "--perf", "-k", " or ".join(sorted(cases))])
+        again = shlex.join(["pytest", "--perf", "-k", " or ".join(sorted(cases)), *beside_it])
     total = len(run.variants) - len(skipped)
     yield f"{len(whys)} of {total} without a number or a decision: {why}{more}; {again}"

@@ -66,12 +66,10 @@ def _run_view(
         ended = filter(None, (one.ended(Side.A) for one in run.variants))
         of_a = [replace(result, side=Side.B) for result in ended]
         previous = replace(run.having(results=of_a), commit=run.against.commit)
-    # Baselines may have been accepted since: what a run was compared with, its verdicts know.
-    told = {verdict.source for verdict in run.verdicts if verdict.source}
     return read(
         run,
         baselines=entries_in(held),
-        source=told.pop() if len(told) == 1 else source_of(held),
+        source=source_of(held),
         previous=previous,
         history=history,
         peaks=basis.reached,

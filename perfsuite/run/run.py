@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import threading
 import time
 import traceback
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
@@ -22,6 +24,7 @@ from perfsuite.boundary import PerfError, StoreError, UsageError, in_a_line, pla
 from perfsuite.devices.peaks import peaks_of
 from perfsuite.hooks import features
 from perfsuite.judge.compare import Policy, version_changes
+from perfsuite.judge.noise import usable_of
 from perfsuite.judge.rule import looks_of, needs_pairs
 from perfsuite.judge.verdict import judge, judge_abba, judge_claims
 from perfsuite.model import (
@@ -214,11 +217,7 @@ class Judging:
         run = beside(run)
         told = [self._settled(verdicts[o.id], o, run) for o in run.variants if o.id in verdicts]
         judged = run.having(verdicts=self.exceptions.applied(told, run))
-        # A broken claim fails the run only if it held in what the run is compared with.
-        sides, entries = {each.id: each for each in run.instances}, entries_in(run)
-        excused = [
-            replace(each, fails=each.fails and _held(sides[each.claim], entries)) for each in claims
-        ]
+        excused = [_excused(each, judged) for each in claims]
         in_turns = {one.id for one in run.variants if one.expected.in_turns}
         is_ok = {result.variant for result in run.results if result.status is Status.OK}
         notes = [
@@ -289,13 +288,34 @@ def _on_host(verdict: Verdict, *, is_same: bool) -> Verdict:
     return replace(verdict, word=Word.SAME_CODE, reasons=(because("not_timed"),), fails=False)
 
 
-def _held(claim: ClaimInstance, entries: Mapping[str, BaselineEntry]) -> bool:
-    metric = claim.metric or "time_us"
-    than, faster = (
-        entries[side].metrics.get(metric) if side in entries else None
-        for side in (claim.than, claim.faster)
-    )
-    return bool(than and faster and than.center >= claim.by * faster.center)
+def _excused(verdict: ClaimVerdict, run: Run) -> ClaimVerdict:
+    """Return a claim's verdict: it fails the run only if it held in what that is compared with.
+
+    A broken one says why it does not, and which ratio the times that are shown have.
+    """
+    if verdict.word is not ClaimWord.BROKEN:
+        return verdict
+    claim = next(each for each in run.instances if each.id == verdict.claim)
+    runs, metric = {one.id: one for one in run.variants}, claim.metric or TIME.name
+    than, faster = runs[claim.than], runs[claim.faster]
+    reasons, ratio = [*verdict.reasons], _shown_us(than) / (_shown_us(faster) or math.inf)
+    if ratio and not claim.metric and not (verdict.low or 0) <= ratio <= (verdict.high or math.inf):
+        reasons.append(because("shown", ratio=ratio))
+    entries = [one.entry for one in (than, faster) if one.entry and metric in one.entry.metrics]
+    held = [entry.metrics[metric].center for entry in entries]
+    fails = verdict.fails and len(held) > 1 and held[0] >= claim.by * held[1]
+    if verdict.fails and not fails:
+        there = f"has {view.ratio(held[0] / held[1])}" if len(held) > 1 else "lacks a side"
+        reasons.append(because("not_held", text=there))
+    return replace(verdict, reasons=tuple(reasons), fails=fails)
+
+
+def _shown_us(one: VariantRun) -> float:
+    """Return the time that a report shows of a variant; 0 where there is none."""
+    changes = one.verdict.changes if one.verdict else ()
+    judged = [change.current for change in changes if change.metric == TIME.name]
+    times = judged or [each.time_us for each in (usable_of(one.last) if one.last else ())]
+    return median(times) if times else 0.0
 
 
 def entries_in(run: Run) -> dict[str, BaselineEntry]:
