@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import perfsuite
-from perfsuite.boundary import CaseError, PackError
+from perfsuite.boundary import CaseError, PackError, WrongResultError
 from perfsuite.devices.protocol import open_device
 from perfsuite.engine.measure import Session
 from perfsuite.model import Axes, Case, Settings, Tier, Work
@@ -170,9 +170,11 @@ def test_a_bad_operator_is_refused(tmp_path: Path, old: str, new: str, said: str
         (lambda x: x.new_ones(300).cumsum(0) / 3, 9e-4, ""),
         (lambda x: x, 1e-2, ""),
         (lambda x: (x, x[:0]), 1e-2, ""),
+        (lambda x: x.half(), 1e-2, ""),
+        (lambda x: x if x.itemsize == 8 else x.half(), 1e-2, "returns float16, and is given float"),
     ],
 )
-def test_a_reference_that_takes_a_mistake_is_refused(
+def test_a_mistake_and_a_reference_that_takes_one_are_refused(
     build: Any, tolerance: float, mistake: str
 ) -> None:
     pytest.importorskip("torch")
@@ -190,6 +192,6 @@ def test_a_reference_that_takes_a_mistake_is_refused(
     if not mistake:
         session.prepare()
         return
-    with pytest.raises(CaseError) as caught:
+    with pytest.raises((CaseError, WrongResultError)) as caught:
         session.prepare()
     assert mistake in caught.value.what

@@ -91,6 +91,7 @@ def check(
         if is_counted and not flops:
             raise CaseError("torch counts no operation of the reference; state flops or work")
         returned = _launched(device, built.fn, data)
+        _refuse_coarse(returned, data, expected)
         comparison = _compared(device, built, returned, data, expected)
         _refuse_wrong(comparison, DIFFERS)
         if is_thorough and offset != CHECK_SEEDS[-1]:
@@ -295,6 +296,30 @@ def _refuse_wrong(comparison: Comparison, what: str) -> None:
     if not comparison.is_right:
         remedy = "fix the implementation, or its tolerance if the reference is right"
         raise WrongResultError(f"{what}: {comparison.reason}", remedy=remedy)
+
+
+def _refuse_coarse(returned: Any, data: Given, expected: Any) -> None:
+    """Refuse floats of less precision than all that is given: they would allow their own error.
+
+    What ``rng.empty`` made says it before other arguments. A reference may return less.
+    """
+    given = _floats(data.outputs) or _floats(data.arguments)
+    least = min((each.itemsize for each in (*given, *_floats(expected))), default=0)
+    for kind in (each for each in _floats(returned) if given and each.itemsize < least):
+        got, due = (str(each).removeprefix("torch.") for each in (kind, given[0]))
+        raise WrongResultError(
+            f"returns {got}, and is given {due}",
+            remedy=f"return {due}. If {got} is meant, let the reference return it, or write to "
+            f'rng.empty(..., dtype="{got}")',
+        )
+
+
+def _floats(value: Any) -> list[Any]:
+    """Return the dtypes of the tensors and arrays of floats, tuples and lists opened."""
+    if isinstance(value, (tuple, list)):
+        return [kind for part in value for kind in _floats(part)]
+    kind = getattr(value, "dtype", None)
+    return [kind] if getattr(kind, "is_floating_point", getattr(kind, "kind", "") == "f") else []
 
 
 def _refuse_control(control: Comparison, mistake: str = "") -> None:
