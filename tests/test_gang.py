@@ -207,7 +207,7 @@ def test_two_nodes_measure_one_variant_and_the_first_rank_writes_the_result(tmp_
     world |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     nodes = []
     for number in ("0", "1"):  # as torchrun starts them
-        what = ["perfsuite.workers.rank", SIZES[0].id, "--pack", str(PACK), "--device", "cpu"]
+        what = ["perfsuite.workers.rank", SIZES[0].id, "--packs", str(PACK), "--device", "cpu"]
         command = [sys.executable, "-m", *what, "--json", str(tmp_path / f"{number}.json")]
         env = {**child_environment(), **world, "RANK": number}
         pipe = subprocess.PIPE
@@ -235,7 +235,7 @@ def test_what_is_no_rank_s_is_refused(
 ) -> None:  # fmt: skip
     if world:
         monkeypatch.setenv("WORLD_SIZE", world)
-    assert main([name, "--pack", str(PACK), "--device", "cpu"]) == 2
+    assert main([name, "--packs", str(PACK), "--device", "cpu"]) == 2
     assert said in capsys.readouterr().err
     with pytest.raises(UsageError, match="run by 2 ranks, and torchrun started 3"):
         refuse_misfit(SIZES[0], Gang(0, 3), open_device("fake"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from argparse import ArgumentTypeError
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from perfsuite.boundary import PerfError, UsageError
 from perfsuite.model import BUILT_IN_DEVICES, BaselineEntry, Run
 from perfsuite.report import view
 from perfsuite.report.terminal import plain, short
-from perfsuite.run.config import BASELINES, BASELINES_DEFAULT, Config, paths_of
+from perfsuite.run.config import BASELINES, BASELINES_DEFAULT, Config, named_packs, paths_of
 from perfsuite.run.finish import past_of
 from perfsuite.run.run import Outcome
 from perfsuite.store.files import refusing
@@ -33,8 +34,10 @@ WIDE, GAP, LEAST = 100_000, 3, 8
 
 
 Packs = Annotated[
-    list[Path] | None,
-    typer.Option("--pack", metavar="PATH", help="One more pack: a file or folder; repeatable"),
+    str | None,
+    typer.Option(
+        "--packs", metavar="NAMES_OR_PATHS", help="As --perf-packs: only these, by commas"
+    ),
 ]
 _KNOWN = ", ".join(("auto", *BUILT_IN_DEVICES))
 Device = Annotated[
@@ -46,12 +49,16 @@ BaselinesOption = Annotated[
 ]
 
 
-def find_project(pack: Iterable[Path] | None = None, **asked: Any) -> Config:
+def find_project(packs: str | None = None, **asked: Any) -> Config:
     """Return what is asked for in the project that the current folder is part of."""
+    try:
+        only = () if packs is None else named_packs(packs)
+    except ArgumentTypeError as error:
+        raise UsageError(str(error), where="--packs") from error
     here = Path.cwd()
     folders = (here, *here.parents)
     root = next((each for each in folders if any((each / mark).exists() for mark in MARKS)), here)
-    return Config(root=root, pack=tuple(pack or ()), **asked)
+    return Config(root=root, only=only, **asked)
 
 
 def with_baselines(project: Config, given: Path | None) -> Config:

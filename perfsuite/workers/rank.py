@@ -150,17 +150,16 @@ def refuse_misfit(variant: model.Variant, gang: Gang, device: Device) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Measure as the command line says; return the exit status."""
     prog = "torchrun ... -m perfsuite.workers.rank"
-    parser = argparse.ArgumentParser(
-        prog=prog, description="One rank of a variant, on one node or several."
-    )
+    about = "One rank of a variant, on one node or several."
+    parser = argparse.ArgumentParser(prog=prog, description=about, allow_abbrev=False)
     parser.add_argument("variant", help="its id, as perfsuite list shows it")
-    parser.add_argument("--pack", action="append", type=Path, default=[], help="a file or folder")
+    parser.add_argument("--packs", default="", help="as --perf-packs")
     parser.add_argument("--device", default="auto", choices=["auto", *model.BUILT_IN_DEVICES])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="write the result to this file")
     given = parser.parse_args(arguments)
     try:
-        variant, origin = _found(given.variant, given.pack)
+        variant, origin = _found(given.variant, [*filter(None, given.packs.split(","))])
         device = automatic()[0] if given.device == "auto" else given.device
         result = measure(variant, origin, device, given.seed)
     except PerfError as error:
@@ -179,13 +178,13 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _found(name: str, extra: Sequence[Path]) -> tuple[model.Variant, str]:
+def _found(name: str, packs: Sequence[str]) -> tuple[model.Variant, str]:
     if "WORLD_SIZE" not in os.environ:
         raise UsageError(
             "this is one rank of several, and nothing says which",
             remedy="start it by torchrun, or measure on one node with pytest --perf",
         )
-    own = [s for s in discover(Path.cwd(), extra=extra) if s.name == name.partition(".")[0]]
+    own = [s for s in discover(Path.cwd(), allow=packs) if s.name == name.partition(".")[0]]
     for pack in load_catalogue(own[:1], tier=model.Tier.FULL):
         if pack.error:
             raise UsageError(pack.error)
@@ -194,7 +193,7 @@ def _found(name: str, extra: Sequence[Path]) -> tuple[model.Variant, str]:
                 return variant, pack.origin
     raise UsageError(
         f"{name!r} is no variant that ranks run together",
-        remedy="copy an id from perfsuite list, in quotes; name its pack by --pack",
+        remedy="copy an id from perfsuite list, in quotes; name its pack by --packs",
     )
 
 
