@@ -84,6 +84,11 @@ def test_an_operator_is_a_case_with_a_claim_for_what_is_expected(tmp_path: Path)
     ]
     assert case.doc == "Double n numbers."
     assert [(need.kind, need.axes) for need in case.needs] == [("device", {"impl": ("late",)})]
+    late = load_pack(
+        "own", written(tmp_path, "own", SCALE.format(api=2).replace("smoke=", "tags="))
+    )
+    note = list_pack(Listing(late.pack, Tier.SMOKE, (), ()), late).note
+    assert note == "no variants in tier smoke; --perf-tier nightly has 4"
     ends = claim.name, claim.faster, claim.than
     assert ends == ("scale_late", {"impl": "late"}, {"impl": "plain"})
 
@@ -136,8 +141,9 @@ def test_another_pack_adds_an_implementation(
     assert {v.case.file[-9:] for v in list_pack(listing, loaded).variants} == {"/other.py"}
     with pytest.raises(PackError, match=r"own\.scala"):
         load_pack("wrong", written(tmp_path, "wrong", OTHER.format(case="own.scala")))
-    found = load_pack("alone", written(tmp_path, "alone", OTHER.format(case="gone.scale")))
-    assert (found.cases, found.pack.note.partition(":")[0]) == ({}, "gone not installed")
+    found = load_pack("alone", written(tmp_path, "alone", OTHER.format(case="own2.scale")))
+    note = found.pack.note.partition(":")[0]
+    assert (found.cases, note) == ({}, "own2 not installed (did you mean own?)")
 
 
 @pytest.mark.parametrize(
