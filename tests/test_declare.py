@@ -154,6 +154,8 @@ def test_another_pack_adds_an_implementation(
         ('{"n": 5000', '{"m": 5000', "binds m, impl; its axes are n, impl"),
         ("@scale.reference", "", "scale has no reference"),
         ("rng, *, n", "rng, n", "take n by position"),
+        ("_late(ctx, *, n)", "_late(ctx, *, n, m)", "takes m, which is no axis: axes are n, impl"),
+        ("perfsuite.cuda()", "perfsuite.gpu()", "is perfsuite.cuda(), not perfsuite.gpu()"),
     ],
 )
 def test_a_bad_operator_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:

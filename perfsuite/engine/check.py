@@ -47,7 +47,13 @@ class Given:
 def given(device: Device, workload: Workload, seed: int, *, is_kept: bool = False) -> Given:
     """Make the arguments of one launch; what ``is_kept`` is looked at again later."""
     rng = device.rng(seed)
-    arguments = workload.make_inputs(rng)
+    inputs = workload.make_inputs
+    made: Any = inputs(rng)
+    if not isinstance(made, (tuple, list)):
+        name = getattr(getattr(inputs, "func", inputs), "__name__", "make_inputs")
+        what = f"{name}() must return a tuple of inputs, not {type(made).__name__}"
+        raise CaseError(what, remedy="return (x,) where there is one input alone")
+    arguments = tuple(made)
     digest = device.digest(arguments, rng.outputs) if is_kept and not workload.in_place else None
     return Given(arguments, rng.outputs, seed, digest)
 
