@@ -300,7 +300,7 @@ class Recheck:
 
 def _refuse_wrong(comparison: Comparison, what: str) -> None:
     if not comparison.is_right:
-        remedy = "fix the implementation, or its tolerance if the reference is right"
+        remedy = "fix the implementation, or the reference if none agrees with it, or the tolerance"
         raise WrongResultError(f"{what}: {comparison.reason}", remedy=remedy)
 
 
