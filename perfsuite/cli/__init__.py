@@ -8,6 +8,7 @@ import shlex
 import shutil
 import sys
 import webbrowser
+from argparse import ArgumentTypeError
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -542,7 +543,7 @@ def main() -> None:
         with refusing("the current folder is gone", "", remedy=remedy, kind=UsageError):
             Path.cwd()
         commands()(prog_name="perfsuite")
-    except PerfError as error:
+    except (PerfError, ArgumentTypeError) as error:
         say_error(error)
         raise SystemExit(2) from error
 

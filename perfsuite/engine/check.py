@@ -315,8 +315,7 @@ def _refuse_coarse(returned: Any, data: Given, expected: Any) -> None:
         got, due = (str(each).removeprefix("torch.") for each in (kind, given[0]))
         raise WrongResultError(
             f"returns {got}, and is given {due}",
-            remedy=f"return {due}. If {got} is meant, let the reference return it, or write to "
-            f'rng.empty(..., dtype="{got}")',
+            remedy=f"return {due}; if {got} is meant, let the reference or rng.empty() make that",
         )
 
 

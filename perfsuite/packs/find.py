@@ -39,9 +39,8 @@ def discover(root: Path | None, *, allow: Sequence[str] = ()) -> tuple[Pack, ...
     the path if that is named, else as installed. A path that is no pack, or a name that is not
     found, is a ``UsageError``; anything wrong with a pack nobody named is its ``error``.
     """
-    named = [s for w in allow if not w.isidentifier() for s in packs_at(Path(w))]
-    allow = [*filter(str.isidentifier, allow), *(source.name for source in named)]
-    found = [*named]
+    found = [s for w in allow if not w.isidentifier() for s in packs_at(Path(w))]
+    allow = [*filter(str.isidentifier, allow), *(source.name for source in found)]
     for entry in entry_points(group=GROUP):
         version = entry.dist.version if entry.dist else ""
         requires = (entry.dist.requires or ()) if entry.dist else ()

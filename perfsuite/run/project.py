@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import sys
-from argparse import ArgumentTypeError
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from perfsuite.boundary import PerfError, UsageError
+from perfsuite.boundary import UsageError
 from perfsuite.model import BUILT_IN_DEVICES, BaselineEntry, Run
 from perfsuite.report import view
 from perfsuite.report.terminal import plain, short
@@ -51,14 +50,10 @@ BaselinesOption = Annotated[
 
 def find_project(packs: str | None = None, **asked: Any) -> Config:
     """Return what is asked for in the project that the current folder is part of."""
-    try:
-        only = () if packs is None else named_packs(packs)
-    except ArgumentTypeError as error:
-        raise UsageError(str(error), where="--packs") from error
     here = Path.cwd()
     folders = (here, *here.parents)
     root = next((each for each in folders if any((each / mark).exists() for mark in MARKS)), here)
-    return Config(root=root, only=only, **asked)
+    return Config(root=root, only=() if packs is None else named_packs(packs), **asked)
 
 
 def with_baselines(project: Config, given: Path | None) -> Config:
@@ -110,7 +105,7 @@ def say(text: str, *, stderr: bool = False) -> None:
     console(stderr=stderr).print(plain(text, most=len(text)), soft_wrap=True)
 
 
-def say_error(error: PerfError) -> None:
+def say_error(error: Exception) -> None:
     """Say what went wrong, where, and what to do."""
     say(f"perfsuite: {error}", stderr=True)
 
