@@ -352,7 +352,9 @@ class PerfSession:
         told = (count(of.count(Variant), "variant"), count(of.count(ClaimInstance), "claim"))
         counted = self._why_nothing(items) or (f"perfsuite: {', '.join(told)}" if of else "")
         left_out = benchmarks_left_out(self.silenced, self.left_out)
-        return [line for line in (left_out, counted) if line]
+        packs = getattr(self.chosen, "packs", ())
+        notes = [f"note: pack {each.name}: {each.note}" for each in packs if each.note]
+        return [line for line in (left_out, counted, *notes) if line]
 
     def _why_nothing(self, items: list[pytest.Item]) -> str:
         if self.chosen is None or items:
@@ -361,10 +363,8 @@ class PerfSession:
             return "perfsuite: no pack found; install one, or name one with --perf-packs=PATH"
         if self.chosen.shard and not self.chosen.variants:
             return f"perfsuite: shard {self.chosen.shard} has no variant: nothing to do"
-        if not self.folders:
-            return ""
-        folders = ", ".join(map(str, self.folders))
-        return f"perfsuite: no variant is chosen here; case modules are in {folders}"
+        told = f"no variant is chosen here; case modules are in {', '.join(map(str, self.folders))}"
+        return f"perfsuite: {told}" if self.folders else ""
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:

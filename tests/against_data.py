@@ -77,7 +77,7 @@ def repository_at(folder: Path) -> Path:
 def listed(pack: Path, text: str) -> Config:
     """Return what asks for all of a pack of this text."""
     del text
-    return Config(root=pack.parent, device="fake", only=("acme",), pack=(pack,)).chosen()
+    return Config(root=pack.parent, device="fake", only=(str(pack),)).chosen()
 
 
 def asked(folder: Path, *, against: str = "", build: str = "", **fields: Any) -> Config:

@@ -103,7 +103,7 @@ class Project:
     def merge(self, count: int) -> Any:
         """Join the last runs and return the outcome."""
         paths = sorted((self.folder / ".perfsuite" / "runs").glob("*.jsonl"))
-        words = ["merge", *(path.stem for path in paths[-count:]), "--pack=nets.py"]
+        words = ["merge", *(path.stem for path in paths[-count:]), "--packs=nets.py"]
         return self._told(lambda: _ended(commands()(words, standalone_mode=False)))
 
     def _pytest(self, *words: str, **environment: str) -> None:

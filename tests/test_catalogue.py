@@ -247,9 +247,8 @@ def test_bad_packs_end_alone_and_the_others_are_listed(tmp_path: Path) -> None:
 
 def test_a_pack_that_is_not_allowed_is_never_imported(tmp_path: Path) -> None:
     mark = tmp_path / "imported"
-    bad = Path(source(tmp_path, "bad", f"open({str(mark)!r}, 'w')\n{GOOD}").origin[5:])
-    good = Path(source(tmp_path, "good", GOOD).origin[5:])
-    sources = discover(None, extra=[bad, good], allow=["good"])
+    source(tmp_path, "bad", f"open({str(mark)!r}, 'w')\n{GOOD}")
+    sources = discover(None, allow=[source(tmp_path, "good", GOOD).origin[5:]])
     assert [pack.name for pack in load_catalogue(sources, tier=Tier.SMOKE)] == ["good"]
     assert not mark.exists()
 

@@ -22,7 +22,7 @@ from perfsuite.run.project import WIDE, say_table
 from perfsuite.workers.units import _busy, _limited, lock
 
 STEADY = Path(__file__).parent / "packs" / "steady.py"
-PACK = ("--pack", str(STEADY))
+PACK = ("--packs", str(STEADY))
 A, B = "20261121-103000-3f2a", "20261122-103000-77aa"
 C = "20261123-103000-77aa"
 
@@ -78,6 +78,23 @@ def test_list_shows_variants_in_whole_and_counts_them(perfsuite: Command, projec
         path.write_text(path.read_text("utf-8").replace(old, new), encoding="utf-8")
         code, said = perfsuite("list", *PACK, "--select", "n<=200", "--coverage")
         assert (code, share in said, "nvidia-h200" in said) == (0, True, True), said
+
+
+def test_a_broken_pack_is_told_of_first_and_only_named_packs_are_listed(
+    perfsuite: Command, project: Path
+) -> None:
+    (project / "bad.py").write_text("raise RuntimeError('bad')", encoding="utf-8")
+    (project / "plugins/other").mkdir(parents=True)
+    (project / "plugins/other/pyproject.toml").touch()
+    both = ("list", "--packs", f"bad.py,{STEADY}", "--select")
+    code, said = perfsuite(*both, "steady")
+    # What goes to stderr comes last here.
+    assert (code, said.count("cannot be listed"), "steady.double" in said) == (1, 1, True), said
+    assert said.index("cannot be listed") > said.index("steady.double"), said
+    for words in ((*both, "bda"), ("list", "--pack", "bad.py"), ("list", "--packs=")):
+        code, said = perfsuite(*words)
+        told = ("RuntimeError: bad", ": --packs", "no pack is named")
+        assert (code, any(each in said for each in told)) == (2, True), said
 
 
 FORMS = ("memory.copy[n=1024]", "*.c?py*", "memory and not softmax", "case=copy,n>=1e3")
@@ -275,7 +292,7 @@ def test_doctor_says_what_this_is_and_what_it_skips(
     text = STEADY.read_text("utf-8").replace("source=", "needs=[perfsuite.cuda()], source=", 1)
     (project / "steady.py").write_text(text, encoding="utf-8")
     (project / "bad.py").write_text("raise RuntimeError('boom')", encoding="utf-8")
-    code, said = perfsuite("doctor", "--device", "fake", "--pack", "steady.py", "--pack", "bad.py")
+    code, said = perfsuite("doctor", "--device", "fake", "--packs", "steady.py,bad.py")
     assert code == 0, said
     assert "Fake Device" in said
     assert "Baselines: none for fake" in said

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import perfsuite
-from perfsuite.boundary import CaseError, PackError
+from perfsuite.boundary import CaseError, PackError, WrongResultError
 from perfsuite.devices.protocol import open_device
 from perfsuite.engine.measure import Session
 from perfsuite.model import Axes, Case, Settings, Tier, Work
@@ -84,6 +84,11 @@ def test_an_operator_is_a_case_with_a_claim_for_what_is_expected(tmp_path: Path)
     ]
     assert case.doc == "Double n numbers."
     assert [(need.kind, need.axes) for need in case.needs] == [("device", {"impl": ("late",)})]
+    late = load_pack(
+        "own", written(tmp_path, "own", SCALE.format(api=2).replace("smoke=", "tags="))
+    )
+    note = list_pack(Listing(late.pack, Tier.SMOKE, (), ()), late).note
+    assert note == "no variants in tier smoke; --perf-tier nightly has 4"
     ends = claim.name, claim.faster, claim.than
     assert ends == ("scale_late", {"impl": "late"}, {"impl": "plain"})
 
@@ -136,8 +141,9 @@ def test_another_pack_adds_an_implementation(
     assert {v.case.file[-9:] for v in list_pack(listing, loaded).variants} == {"/other.py"}
     with pytest.raises(PackError, match=r"own\.scala"):
         load_pack("wrong", written(tmp_path, "wrong", OTHER.format(case="own.scala")))
-    found = load_pack("alone", written(tmp_path, "alone", OTHER.format(case="gone.scale")))
-    assert (found.cases, found.pack.note.partition(":")[0]) == ({}, "gone not installed")
+    found = load_pack("alone", written(tmp_path, "alone", OTHER.format(case="own2.scale")))
+    note = found.pack.note.partition(":")[0]
+    assert (found.cases, note) == ({}, "own2 not installed (did you mean own?)")
 
 
 @pytest.mark.parametrize(
@@ -148,6 +154,8 @@ def test_another_pack_adds_an_implementation(
         ('{"n": 5000', '{"m": 5000', "binds m, impl; its axes are n, impl"),
         ("@scale.reference", "", "scale has no reference"),
         ("rng, *, n", "rng, n", "take n by position"),
+        ("_late(ctx, *, n)", "_late(ctx, *, n, m)", "takes m, which is no axis: axes are n, impl"),
+        ("perfsuite.cuda()", "perfsuite.gpu()", "is perfsuite.cuda(), not perfsuite.gpu()"),
     ],
 )
 def test_a_bad_operator_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
@@ -170,9 +178,11 @@ def test_a_bad_operator_is_refused(tmp_path: Path, old: str, new: str, said: str
         (lambda x: x.new_ones(300).cumsum(0) / 3, 9e-4, ""),
         (lambda x: x, 1e-2, ""),
         (lambda x: (x, x[:0]), 1e-2, ""),
+        (lambda x: x.half(), 1e-2, ""),
+        (lambda x: x if x.itemsize == 8 else x.half(), 1e-2, "returns float16, and is given float"),
     ],
 )
-def test_a_reference_that_takes_a_mistake_is_refused(
+def test_a_mistake_and_a_reference_that_takes_one_are_refused(
     build: Any, tolerance: float, mistake: str
 ) -> None:
     pytest.importorskip("torch")
@@ -190,6 +200,6 @@ def test_a_reference_that_takes_a_mistake_is_refused(
     if not mistake:
         session.prepare()
         return
-    with pytest.raises(CaseError) as caught:
+    with pytest.raises((CaseError, WrongResultError)) as caught:
         session.prepare()
     assert mistake in caught.value.what

@@ -301,6 +301,7 @@ ONE_LIST: dict[str, Any] = {
     ("chosen", "error", "said"),
     [
         (made(lambda ctx: None), CaseError, "None, no Workload"),
+        (copied(sum, make_inputs=lambda rng: 1), CaseError, r"<lambda>\(\) must return a tuple"),
         (copied(lambda x, y: [1.001 * v for v in x]), WrongResultError, "relative error"),
         (copied(lambda x: None, **ONE_LIST), WrongResultError, "returned nothing"),
         (copied(lambda x, y: x[:-1]), WrongResultError, r"shape \(63,\) not \(64,\)"),

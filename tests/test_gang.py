@@ -208,7 +208,7 @@ def test_two_nodes_measure_one_variant_and_the_first_rank_writes_the_result(tmp_
     world |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     nodes = []
     for number in ("0", "1"):  # as torchrun starts them
-        what = ["perfsuite.cli", "run", SIZES[0].id, "--pack", str(PACK), "--device", "cpu"]
+        what = ["perfsuite.cli", "run", SIZES[0].id, "--packs", str(PACK), "--device", "cpu"]
         command = [sys.executable, "-m", *what, "--json", str(tmp_path / f"{number}.json")]
         env = {**child_environment(), **world, "RANK": number}
         pipe = subprocess.PIPE

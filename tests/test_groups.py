@@ -64,6 +64,11 @@ def test_a_run_is_told_in_groups(tmp_path: Path) -> None:
     assert slower.cause.translate(PLAIN).startswith("block 128x1x1 -> 256x1x1, ")
     assert slower.rest.translate(PLAIN) == "23 others of memory.stream the same within 0.58 %"
     assert slower.views[-1].cause.endswith("fall into two groups: 194.8 us and 200.1 us")
+    wrong = slower._replace(mark=slower.mark._replace(word="wrong"))
+    assert wrong.remedy.startswith("repair")
+    both = (slower.first, next(v for v in same[0].views if v.variant.axes["impl"] == "torch"))
+    every = wrong._replace(views=both, alike=slower.alike._replace(total=2))
+    assert every.remedy.startswith("look at the reference first")
     for one in slower.views:  # as where nothing was traced
         vars(one)["explanation"] = one.explanation._replace(share=None)
     assert "traced" not in slower.cause

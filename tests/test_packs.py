@@ -104,7 +104,7 @@ def test_a_pack_is_taken_once_as_named_as_installed_or_from_its_folder(
     if "installed" in how:
         install(installed, "acme = acme_pack")
     folder = write_folder(tmp_path / place) if place else tmp_path
-    (source,) = discover(tmp_path, extra=[folder] if "named" in how else [])
+    (source,) = discover(tmp_path, allow=[str(folder)] if "named" in how else [])
     assert (source.name, source.origin) == ("acme", origin.format(tmp_path))
     assert (source.error, source.version) == ("", "3.4" if origin.endswith("@") else "1.2")
 
@@ -133,11 +133,11 @@ def test_what_is_no_pack_is_an_error_and_not_silence(tmp_path: Path) -> None:
         write_file(tmp_path, GOOD, name)
         folder = write_folder(tmp_path / name, f'{name} = "a_pack"')
         for place in (tmp_path / f"{name}.py", folder):
-            (source,) = discover(None, extra=[place])
+            (source,) = discover(None, allow=[str(place)])
             assert f"pack name '{name}' {said}" in source.error
             assert "rename the entry point" in source.error
     with pytest.raises(UsageError, match="nowhere"):
-        discover(None, extra=[tmp_path / "nowhere"])
+        discover(None, allow=[str(tmp_path / "nowhere")])
 
 
 def test_allow_keeps_the_named_packs(installed: Path) -> None:

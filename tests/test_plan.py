@@ -76,6 +76,7 @@ def test_a_selection_takes(text: str, chosen: list[int]) -> None:
         ("size=1", r"axis 'size'(.|\n)*dtype, fused, impl, m, n"),
         *((text, "no variant of 5") for text in ("n=7", "pack=none", "impl>3", "fused>0")),
         ("copy cop", r"called .cop.(.|\n)*did you mean copy,"),
+        ("impl=cud", "(?s)no variant of 5.*impl has "),
         ("memory.copy[n=7,impl=torch]", r"no variant of 5(.|\n)*did you mean memory.copy\[n=1024,"),
     ],
 )

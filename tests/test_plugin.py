@@ -14,6 +14,7 @@ from against_data import commit, git
 from perfsuite import plugin
 from perfsuite.explain import trace
 from perfsuite.history import store
+from perfsuite.model import Pack
 from perfsuite.plugin import PerfSession
 from perfsuite.run.config import GONE, Config
 from perfsuite.store.runs import load_run
@@ -372,3 +373,5 @@ def test_a_session_without_packs_says_so(project: pytest.Pytester) -> None:
     assert (session.asked.policy.threshold, session.asked.policy.gate) == (0.05, 0.1)
     session.chosen = Config(root=project.path)
     assert "no pack found" in str(session.pytest_report_collectionfinish([]))
+    session.chosen = Config(root=project.path, packs=(Pack(name="late", origin="", note="none"),))
+    assert "note: pack late: none" in session.pytest_report_collectionfinish([])

@@ -125,7 +125,7 @@ def test_a_night_waits_for_the_gpu_keeps_its_state_and_alone_its_proposal_may_wr
 
 @pytest.fixture(scope="module")
 def packs() -> Mapping[str, Pack]:
-    return {pack.name: pack for pack in load_catalogue(discover(ROOT, extra=()), tier=Tier.FULL)}
+    return {pack.name: pack for pack in load_catalogue(discover(ROOT), tier=Tier.FULL)}
 
 
 def test_a_claim_across_cases_is_of_variants_that_do_the_same(packs: Mapping[str, Pack]) -> None:
@@ -177,7 +177,7 @@ def test_the_script_writes_the_table_between_its_marks(
     readme.parent.mkdir(parents=True)
     readme.write_text(f"# pack\n\n{BEGIN}\n{END}\n\nafter\n", encoding="utf-8")
     (tmp_path / "baselines").mkdir()
-    steady = discover(None, extra=[ROOT / "tests/packs/steady.py"], allow=["steady"])
+    steady = discover(None, allow=[str(ROOT / "tests/packs/steady.py")])
     monkeypatch.setattr("readme_tables.discover", lambda *_, **__: steady)
     monkeypatch.setattr("readme_tables.ROOT", tmp_path)
     assert [main(["steady", *more]) for more in ([], ["--write"], [])] == [1, 0, 0]

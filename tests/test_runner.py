@@ -99,7 +99,7 @@ class Log:
 def listed(file: Path, text: str) -> tuple[Pack, ...]:
     """Return the pack of a text that the file has had; nothing is listed twice."""
     del text
-    return load_catalogue(discover(None, extra=[file], allow=["acme"]), tier=Tier.FULL)
+    return load_catalogue(discover(None, allow=[str(file)]), tier=Tier.FULL)
 
 
 def request(folder: Path, text: str = PACK, **fields: Any) -> Config:

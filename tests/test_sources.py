@@ -477,8 +477,8 @@ def test_of_several_packs_one_that_cannot_be_listed_stays_out(project: Path) -> 
     second = PACK.replace("def double(", "def twice(").replace("[double]", "[twice]")
     old = Source.at(commit(project, other=f"import gone\n{second}"))
     (project / "other.py").write_text(second, encoding="utf-8")
-    both = (project / "acme.py", project / "other.py")
-    config = Config(root=project, device="fake", pack=both, only=("acme", "other")).chosen()
+    both = (str(project / "acme.py"), str(project / "other.py"))
+    config = Config(root=project, device="fake", only=both).chosen()
     found = sides(config, old)
     assert {name.partition(".")[0] for name in found.compared} == {"acme"}
     assert {each.kind for each in found.missing.values()} == {"no_build"}

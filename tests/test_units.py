@@ -158,7 +158,7 @@ def test_gangs_are_measured_after_the_others_on_units_of_their_own() -> None:
         )
 
     gangs, plain = [lag(3, 100), lag(2, 100)], changed(lag(1, 100), ranks="")
-    packs = load_catalogue(discover(None, extra=[PACK], allow=["gang"]), tier=Tier.FULL)
+    packs = load_catalogue(discover(None, allow=[str(PACK)]), tier=Tier.FULL)
     with ExitStack() as stack:
         panels = open_panels("fake", packs, structs.replace(SETTINGS, processes=1), stack)
         assert [panel.facts.gpus for panel in panels] == [0]

@@ -38,7 +38,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("packs", nargs="+", metavar="PACK")
     parser.add_argument("--write", action="store_true", help="put it into the README")
     told = parser.parse_args(words)
-    packs = load_catalogue(discover(ROOT, extra=()), tier=Tier.FULL)
+    packs = load_catalogue(discover(ROOT), tier=Tier.FULL)
     stale = False
     for pack in (each for each in packs if each.name in told.packs):
         readme, root = ROOT / "plugins" / pack.name / "README.md", ROOT / "baselines"

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import sys
 import webbrowser
+from argparse import ArgumentTypeError
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -122,7 +123,7 @@ TierOption = Annotated[Tier, typer.Option(help="How many values of each axis")]
 def doctor(
     tier: TierOption = Tier.NIGHTLY,
     device: Device = "auto",
-    pack: Packs = None,
+    only: Packs = None,
     baselines: BaselinesOption = None,
     *,
     strict: Annotated[
@@ -134,7 +135,7 @@ def doctor(
     It counts what cannot run here, with the reasons.
     """
     say_software()
-    project = find_project(pack, tier=tier).chosen()
+    project = find_project(only, tier=tier).chosen()
     packs = project.packs
     say_broken(packs)
     for own, name in ((each.accelerator, each.name) for each in packs if each.accelerator):
@@ -159,29 +160,28 @@ def doctor(
 def say_broken(packs: Sequence[Pack]) -> bool:
     """Say which packs cannot be listed, and whether there are any; and what others left out."""
     for each in packs:
-        if each.note:
-            say(f"Pack {each.name}: {each.note}")
-    broken = [each for each in packs if each.error]
-    for each in broken:
-        say(f"Pack {each.name} cannot be listed: {each.error}")
-    return bool(broken)
+        if each.error or each.note:
+            told = f" cannot be listed: {each.error}" if each.error else f": {each.note}"
+            say(f"Pack {each.name}{told}", stderr=True)
+    return any(each.error for each in packs)
 
 
 @app.command("list")
 def list_variants(
     tier: TierOption = Tier.SMOKE,
     select: Select = "",
-    pack: Packs = None,
+    only: Packs = None,
     *,
     coverage: Annotated[
         bool, typer.Option("--coverage", help="Count those with a baseline, by pack and SKU")
     ] = False,
 ) -> None:
     """List the variants of a tier. Exit code 1 if a pack cannot be listed."""
-    project = find_project(pack, tier=tier, select=select).chosen()
+    project = find_project(only, tier=tier, select=select).chosen()
+    is_broken = say_broken(project.packs)
     if coverage:
         say_coverage(with_baselines(project, None))
-        raise typer.Exit(1 if say_broken(project.packs) else 0)
+        raise typer.Exit(is_broken)
     seen: set[tuple[str, str]] = set()
     rows = []
     for each in project.variants:
@@ -192,7 +192,7 @@ def list_variants(
         needs = ", ".join(dict.fromkeys(f"{need.kind} {need.value}" for need in each.needs))
         rows.append((each.id, each.tier.value, needs, doc))
     say_table(view.count(len(rows), "variant"), ("variant", "from tier", "needs", "what"), rows)
-    raise typer.Exit(1 if say_broken(project.packs) else 0)
+    raise typer.Exit(is_broken)
 
 
 def say_coverage(project: Config) -> None:
@@ -224,7 +224,7 @@ def run(  # noqa: PLR0913, PLR0917 - a command line
         int, typer.Option(metavar="N", min=1, help="How many, after one warm-up")
     ] = 10,
     device: Device = "auto",
-    pack: Packs = None,
+    only: Packs = None,
     json: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Under torchrun: write the result")
     ] = None,
@@ -242,7 +242,7 @@ def run(  # noqa: PLR0913, PLR0917 - a command line
             f"{variant!r} is no variant id", remedy="copy one from perfsuite list, in quotes"
         )
     # All packs: one may ask for the kernels of the others.
-    packs = find_project(pack, tier=Tier.FULL).chosen().packs
+    packs = find_project(only, tier=Tier.FULL).chosen().packs
     name = exact.partition(".")[0]
     home = next((each for each in packs if each.name == name), None)
     if home is None or home.error:
@@ -549,7 +549,7 @@ def main() -> None:
         with refusing("the current folder is gone", "", remedy=remedy, kind=UsageError):
             Path.cwd()
         commands()(prog_name="perfsuite")
-    except PerfError as error:
+    except (PerfError, ArgumentTypeError) as error:
         say_error(error)
         raise SystemExit(2) from error
 

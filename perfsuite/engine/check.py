@@ -47,7 +47,13 @@ class Given:
 def given(device: Device, workload: Workload, seed: int, *, is_kept: bool = False) -> Given:
     """Make the arguments of one launch; what ``is_kept`` is looked at again later."""
     rng = device.rng(seed)
-    arguments = workload.make_inputs(rng)
+    inputs = workload.make_inputs
+    made: Any = inputs(rng)
+    if not isinstance(made, (tuple, list)):
+        name = getattr(getattr(inputs, "func", inputs), "__name__", "make_inputs")
+        what = f"{name}() must return a tuple of inputs, not {type(made).__name__}"
+        raise CaseError(what, remedy="return (x,) where there is one input alone")
+    arguments = tuple(made)
     digest = device.digest(arguments, rng.outputs) if is_kept and not workload.in_place else None
     return Given(arguments, rng.outputs, seed, digest)
 
@@ -91,6 +97,7 @@ def check(
         if is_counted and not flops:
             raise CaseError("torch counts no operation of the reference; state flops or work")
         returned = _launched(device, built.fn, data)
+        _refuse_coarse(returned, data, expected)
         comparison = _compared(device, built, returned, data, expected)
         _refuse_wrong(comparison, DIFFERS)
         if is_thorough and offset != CHECK_SEEDS[-1]:
@@ -293,8 +300,31 @@ class Recheck:
 
 def _refuse_wrong(comparison: Comparison, what: str) -> None:
     if not comparison.is_right:
-        remedy = "fix the implementation, or its tolerance if the reference is right"
+        remedy = "fix the implementation, or the reference if none agrees with it, or the tolerance"
         raise WrongResultError(f"{what}: {comparison.reason}", remedy=remedy)
+
+
+def _refuse_coarse(returned: Any, data: Given, expected: Any) -> None:
+    """Refuse floats of less precision than all that is given: they would allow their own error.
+
+    What ``rng.empty`` made says it before other arguments. A reference may return less.
+    """
+    given = _floats(data.outputs) or _floats(data.arguments)
+    least = min((each.itemsize for each in (*given, *_floats(expected))), default=0)
+    for kind in (each for each in _floats(returned) if given and each.itemsize < least):
+        got, due = (str(each).removeprefix("torch.") for each in (kind, given[0]))
+        raise WrongResultError(
+            f"returns {got}, and is given {due}",
+            remedy=f"return {due}; if {got} is meant, let the reference or rng.empty() make that",
+        )
+
+
+def _floats(value: Any) -> list[Any]:
+    """Return the dtypes of the tensors and arrays of floats, tuples and lists opened."""
+    if isinstance(value, (tuple, list)):
+        return [kind for part in value for kind in _floats(part)]
+    kind = getattr(value, "dtype", None)
+    return [kind] if getattr(kind, "is_floating_point", getattr(kind, "kind", "") == "f") else []
 
 
 def _refuse_control(control: Comparison, mistake: str = "") -> None:

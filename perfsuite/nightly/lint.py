@@ -109,7 +109,7 @@ def _of_pack(
 ) -> Iterator[tuple[str, str]]:
     """Yield which entries of a pack are stale or missing, and what to do about it."""
     if pack is None or pack.error:
-        why = f"cannot be listed ({pack.error})" if pack else "is not installed"
+        why = f"cannot be listed ({pack.error})" if pack else "is not installed, or not in --packs"
         what = f"pack {name!r} {why}: its {len(own)} entries cannot be checked"
         yield what, "repair or install the pack, or remove the file"
         return
@@ -164,7 +164,7 @@ def lint(
     older_than: Annotated[
         int, typer.Option(min=1, metavar="DAYS", help="Say which entries are")
     ] = 180,
-    pack: Packs = None,
+    only: Packs = None,
     baselines: BaselinesOption = None,
 ) -> None:
     """Say what is wrong with baselines and exceptions. Exit code 1 if anything is."""
@@ -172,7 +172,7 @@ def lint(
         raise UsageError(
             "there is no such folder of baselines", where=str(baselines), remedy="name one that is"
         )
-    project = with_baselines(find_project(pack, tier=Tier.FULL), baselines)
+    project = with_baselines(find_project(only, tier=Tier.FULL), baselines)
     roots, packs, today = project.baselines, project.chosen().packs, datetime.now(UTC).date()
     problems = [
         each

@@ -227,7 +227,7 @@ def merge(
     *,
     folder: Annotated[Path, typer.Option(metavar="DIR", help="Of the report")] = Path("reports"),
     baselines: BaselinesOption = None,
-    pack: Packs = None,
+    only: Packs = None,
 ) -> None:
     """Join the runs of --perf-shard into one, judge and report it.
 
@@ -236,7 +236,7 @@ def merge(
     from perfsuite.report.terminal import summary
     from perfsuite.run.finish import run_view_of, tell_github, write
 
-    project = with_baselines(find_project(pack), baselines)
+    project = with_baselines(find_project(only), baselines)
     whole = merged([stored_run(project, name) for name in runs])
     project = project.chosen()
     roots, packs = project.baseline_roots, project.packs

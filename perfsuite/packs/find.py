@@ -31,19 +31,16 @@ Fault = tuple[str, str]
 DATA = re.compile(r"[^/]+\.data/(?:purelib|platlib)/")
 
 
-def discover(
-    root: Path | None, *, extra: Sequence[Path] = (), allow: Sequence[str] = ()
-) -> tuple[Pack, ...]:
-    """Return the packs of ``extra``, of this environment and of ``root/plugins``, in this order.
+def discover(root: Path | None, *, allow: Sequence[str] = ()) -> tuple[Pack, ...]:
+    """Return the packs of this environment and of ``root/plugins``, in this order.
 
-    A pack that is installed and also lies in a folder is taken once: from ``extra`` if named
-    there, else as installed. ``allow`` keeps only packs of these names, and those at these paths:
-    what is no plain name is a path. A path that is no pack, or a name that is not found, is a
-    ``UsageError``; anything wrong with a pack nobody named is that source's ``error``.
+    ``allow`` keeps only packs of these names, and those at these paths, which come first: what is
+    no plain name is a path. A pack that is installed and also lies in a folder is taken once: from
+    the path if that is named, else as installed. A path that is no pack, or a name that is not
+    found, is a ``UsageError``; anything wrong with a pack nobody named is its ``error``.
     """
-    named = [s for w in allow if not w.isidentifier() for s in packs_at(Path(w))]
-    allow = [*filter(str.isidentifier, allow), *(source.name for source in named)]
-    found = [*named, *(source for path in extra for source in packs_at(path))]
+    found = [s for w in allow if not w.isidentifier() for s in packs_at(Path(w))]
+    allow = [*filter(str.isidentifier, allow), *(source.name for source in found)]
     for entry in entry_points(group=GROUP):
         version = entry.dist.version if entry.dist else ""
         requires = (entry.dist.requires or ()) if entry.dist else ()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib.machinery import SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -185,7 +186,9 @@ def _of_others(
             there = ", ".join(known[pack].operators) if pack in known else ""
             raise source.refuse(told, remedy=f"choose among {there}" if there else "use @impl")
     absent, what = sorted(named - {*entries}), "implementations of its operators are left out"
-    return f"{' and '.join(absent)} not installed: {what}" if absent else "", found
+    near = [each for name in absent for each in get_close_matches(name, entries, 1)]
+    like = f" (did you mean {', '.join(near)}?)" if near else ""
+    return f"{' and '.join(absent)} not installed{like}: {what}" if absent else "", found
 
 
 def _imported(source: model.Pack) -> Any:
@@ -206,10 +209,10 @@ def _imported(source: model.Pack) -> Any:
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise source.refuse(
-            f"importing the pack raised {told(error)}",
-            remedy="make the pack importable; what needs a GPU library belongs in a case's builder",
-        ) from error
+        remedy = "make the pack importable; what needs a GPU library belongs in a case's builder"
+        if re.search("'module' object is not callable|no attribute 'gpu'", str(error)):
+            remedy = "call a function: the need for a GPU is perfsuite.cuda(), not perfsuite.gpu()"
+        raise source.refuse(f"importing the pack raised {told(error)}", remedy=remedy) from error
     return module
 
 
@@ -427,8 +430,13 @@ def list_pack(asked: Listing, loaded: LoadedPack) -> model.Pack:
         for name, shows in case.ceilings.items():
             shown_by = (one for one in every if each.called(shows, one.axes, f"ceilings[{name!r}]"))
             ceilings[name].extend(shown_by)
+    tiers, note = [tier for case in loaded.cases.values() for tier, _ in case.points], ""
+    if tiers and not variants:
+        first = min(tiers, key=[*model.Tier].index)
+        note = f"no variants in tier {asked.tier}; --perf-tier {first} has {tiers.count(first)}"
     return replace(
         loaded.pack,
+        note="; ".join(filter(None, (loaded.pack.note, note))),
         version=asked.source.version,
         variants=tuple(variants),
         claims=tuple(claims),

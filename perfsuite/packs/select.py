@@ -177,6 +177,10 @@ def select(variants: Collection[Named], text: str, *, of: str = "") -> tuple[Nam
         near = ", ".join(get_close_matches(lost[0], called)) if lost else ""
         what = f"no variant of {len(names)} is {f'called {lost[0]!r}' if lost else 'selected'}"
         like = f"did you mean {near}?" if near else "a larger tier may have it."
+        for term in (each for each in terms if isinstance(each, Term) and each.operator == "="):
+            if not any(term.accepts(name, ()) for name in names) and term.name in known:
+                has = sorted({_parts(name)[2].get(term.name, "") for name in names} - {""})
+                like = f"{term.name} has {', '.join(has)}; {like}"
         raise UsageError(what, where=where, remedy=f"{like} Write {GRAMMAR}")
     return chosen
 

@@ -100,7 +100,10 @@ class Group(NamedTuple):
         """What to do about them; nothing where nobody has to act."""
         kinds = {each.kind for one in self.views if one.verdict for each in one.verdict.reasons}
         is_cut = self.mark.word == "unclear" and "unconfirmed" in kinds
-        return REMEDIES.get("cut short" if is_cut else self.mark.word, "")
+        impls = {one.variant.axes.get("impl") for one in self.views}
+        is_all = self.mark.word == "wrong" and len(impls) > 1 == len(self.views) / self.alike.total
+        remedy = REMEDIES.get("cut short" if is_cut else self.mark.word, "")
+        return "look at the reference first, " * is_all + remedy
 
     @property
     def size(self) -> str:

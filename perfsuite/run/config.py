@@ -121,7 +121,8 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def _packs(text: str) -> tuple[str, ...]:
+def named_packs(text: str) -> tuple[str, ...]:
+    """Return names and paths of packs, separated by commas; ArgumentTypeError for none."""
     # As a list of what is allowed, an empty one, of a variable that is not set, is not all.
     if not _words(text):
         raise argparse.ArgumentTypeError("no pack is named; without the option all are taken")
@@ -209,7 +210,7 @@ OPTIONS: Mapping[str, Option] = {
         "NAMES_OR_PATHS",
         "only these packs, separated by commas: a name, a Python file, or a folder with a "
         "pyproject.toml, as in acme,./more-perf",
-        kind=_packs,
+        kind=named_packs,
         default=(),
     ),
     "--perf-processes": _value(
@@ -356,7 +357,6 @@ class Config:
     tier: str = "smoke"
     select: str = ""
     only: tuple[str, ...] = ()
-    pack: tuple[Path, ...] = ()
     settings: Settings = field(default_factory=Settings)
     policy: Policy = field(default_factory=Policy)
     failing: frozenset[str] = FAILING
@@ -393,7 +393,7 @@ class Config:
         from perfsuite.packs.find import discover
         from perfsuite.store.baselines import shipped_by
 
-        packs = self.packs or discover(self.root, extra=self.pack, allow=self.only)
+        packs = self.packs or discover(self.root, allow=self.only)
         return (*self.baselines, *shipped_by(packs))
 
     @property
@@ -415,12 +415,16 @@ class Config:
         from perfsuite.packs.select import claims_of, select, shard_of
         from perfsuite.workers.catalogue import load_catalogue
 
-        sources = discover(self.root, extra=self.pack, allow=self.only)
+        sources = discover(self.root, allow=self.only)
         packs = load_catalogue(sources, tier=Tier(self.tier))
         chosen_accelerator(self.device, packs)  # refuses a name that nothing has
         variants = tuple(variant for pack in packs for variant in pack.variants)
         if self.select:
-            variants = select(variants, self.select)
+            try:
+                variants = select(variants, self.select)
+            except UsageError as error:  # what is meant may be in a pack that cannot be listed
+                told = (*(pack.error for pack in packs if pack.error), error.what)
+                raise UsageError("\n".join(told), where=error.where, remedy=error.remedy) from error
         shard, claims = None, claims_of(packs, variants)
         if self.share is not None:
             index, count = self.share

@@ -16,11 +16,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from perfsuite.boundary import PerfError, UsageError
+from perfsuite.boundary import UsageError
 from perfsuite.model import BUILT_IN_DEVICES, BaselineEntry, Run
 from perfsuite.report import view
 from perfsuite.report.terminal import plain, short
-from perfsuite.run.config import BASELINES, BASELINES_DEFAULT, Config, paths_of
+from perfsuite.run.config import BASELINES, BASELINES_DEFAULT, Config, named_packs, paths_of
 from perfsuite.run.finish import past_of
 from perfsuite.run.run import Outcome
 from perfsuite.store.files import refusing
@@ -33,8 +33,10 @@ WIDE, GAP, LEAST = 100_000, 3, 8
 
 
 Packs = Annotated[
-    list[Path] | None,
-    typer.Option("--pack", metavar="PATH", help="One more pack: a file or folder; repeatable"),
+    str | None,
+    typer.Option(
+        "--packs", metavar="NAMES_OR_PATHS", help="As --perf-packs: only these, by commas"
+    ),
 ]
 _KNOWN = ", ".join(("auto", *BUILT_IN_DEVICES))
 Device = Annotated[
@@ -46,12 +48,12 @@ BaselinesOption = Annotated[
 ]
 
 
-def find_project(pack: Iterable[Path] | None = None, **asked: Any) -> Config:
+def find_project(packs: str | None = None, **asked: Any) -> Config:
     """Return what is asked for in the project that the current folder is part of."""
     here = Path.cwd()
     folders = (here, *here.parents)
     root = next((each for each in folders if any((each / mark).exists() for mark in MARKS)), here)
-    return Config(root=root, pack=tuple(pack or ()), **asked)
+    return Config(root=root, only=() if packs is None else named_packs(packs), **asked)
 
 
 def with_baselines(project: Config, given: Path | None) -> Config:
@@ -103,7 +105,7 @@ def say(text: str, *, stderr: bool = False) -> None:
     console(stderr=stderr).print(plain(text, most=len(text)), soft_wrap=True)
 
 
-def say_error(error: PerfError) -> None:
+def say_error(error: Exception) -> None:
     """Say what went wrong, where, and what to do."""
     say(f"perfsuite: {error}", stderr=True)
 

@@ -166,13 +166,7 @@ def _clock(device: Device) -> Iterator[str]:
 def _sources(pack: ModuleType | str | Path) -> list[Pack]:
     if isinstance(pack, ModuleType):
         return _of_module(pack)
-    if Path(pack).exists():
-        return packs_at(Path(pack))
-    found = [source for source in discover(None) if source.name == pack]
-    if not found:
-        remedy = "install it, or name its module, file or folder"
-        raise UsageError(f"no installed pack has the name {str(pack)!r}", remedy=remedy)
-    return found
+    return packs_at(Path(pack)) if Path(pack).exists() else [*discover(None, allow=[str(pack)])]
 
 
 def _of_module(module: ModuleType) -> list[Pack]:
