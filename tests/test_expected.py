@@ -249,12 +249,10 @@ def test_how_long_a_run_still_takes_is_learned_as_it_goes_on_and_kept() -> None:
     (whole_s, half_s), (_, slow_s) = found
     assert (whole_s - half_s, half_s) == pytest.approx((first.wall_s, second.wall_s))
     assert slow_s > 1.5 * half_s
-    # The first of them in pairs, of which more may follow.
+    # The first of them in pairs: as many steps follow as it needs, and none that it does not.
     forecast.plan(variants[:1], 3, {variants[0].id})
-    assert (pairs_s := forecast.left_s()) > whole_s + end_s
-    forecast.took(replace(first, evidence=first.evidence * 9))
-    forecast.plan(variants[:1], 3, {variants[0].id})  # no more of them follow
-    assert forecast.left_s() < pairs_s / 2
-    forecast.within(lambda: replace(run, forecasts=((1.0, 2.0),)))
-    assert forecast.said[-1] == pytest.approx((8.0, 2.0), abs=5.0)
+    pairs_s = forecast.left_s() - end_s
+    three_s, one_s, none_s = (forecast.took(first, steps) - end_s for steps in (3, 1, 0))
+    assert pairs_s > one_s > none_s == pytest.approx(0.0)
+    assert three_s == pytest.approx(3 * one_s)
     assert begin(run, 1, replace(limit, seconds=7.1)).left_s() < end_s
