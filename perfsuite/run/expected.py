@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shlex
 import time
 from collections import Counter, defaultdict
@@ -156,7 +157,9 @@ class Forecast:
             kind = self._kind(key)
             processes = count + more if kind == "pair" else count
             due_s[kind] += processes * (1 + key[1]) * self._each_s[key[0]]
-        left_s = self._later_s + due_s["again"] / self._units
+        # What follows the last waits for a core as other work does.
+        busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+        left_s = busy * self._later_s + due_s["again"] / self._units
         # Compilers are off by their own share; pairs as all that is timed, until they are known.
         for kind, first in (("exact", 1.0), ("alone", 1.0), ("pair", 0.0)):
             known = self._off[kind][-RECENT:] or [(first or off, 1.0)]

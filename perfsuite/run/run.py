@@ -539,8 +539,7 @@ class _Work:
         """
         of_claims = {name for each in self.file.run.instances for name in (each.faster, each.than)}
         compared, settings = self.judging.sides.compared, self.settings
-        known = self.entries.keys() - of_claims - compared
-        known = known if self.facts.is_host else known - known
+        known = self.entries.keys() - of_claims - compared if self.facts.is_host else set()
         once = [one for one in chosen if one.id in known]
         rest = [one for one in chosen if one.id not in known]
         processes = looks_of(settings).step if compared else settings.processes
@@ -877,11 +876,11 @@ class _Work:
     def _answer(self, answer: Verdict, mine: Verdict, one: VariantRun) -> Verdict:
         """Return what pairs say of the code and stored numbers of its environment."""
         same = because("same_in_turns", revision=answer.source, code=str(one.expected.source_a))
+        confirmed = replace(mine, confirmation=Confirmation.IN_TURNS)
         # Of what is counted both sides have the same, or the pairs would say that it moved.
         is_counted = any(change.theta and not change.degrees for change in mine.changes)
         if is_counted and (answer.word.stayed or answer.word is Word.UNCLEAR):
-            mine = replace(mine, confirmation=Confirmation.IN_TURNS)
-            return self.judging.environment(mine, one, self.file.run)
+            return self.judging.environment(confirmed, one, self.file.run)
         if not answer.word.stayed:
             return answer
         if any(reason.kind == "lost" for reason in mine.reasons):
@@ -890,8 +889,7 @@ class _Work:
             return replace(answer, reasons=(same, *answer.reasons))
         if not is_known(one, mine):
             return replace(answer, word=Word.SAME_CODE, reasons=(same, *answer.reasons))
-        mine = replace(mine, confirmation=Confirmation.IN_TURNS)
-        return self.judging.environment(mine, one, self.file.run)
+        return self.judging.environment(confirmed, one, self.file.run)
 
 
 def is_known(one: VariantRun, verdict: Verdict) -> bool:
