@@ -117,7 +117,7 @@ class Forecast:
         timed = [one for one in run.variants if one.id not in self._exact]
         able = [one for one in timed if not missing_need(one.variant, run.facts)]
         new = 0 if run.against else sum(not one.entry for one in able)
-        self._later_s = REPORT_S + min(TRACES_S, TRACE_S * new)
+        self._traces_s = min(TRACES_S, TRACE_S * new)
         if not (run.against or run.shard):  # what changed is measured in pairs, on a GPU few of it
             changed = [one.variant for one in able if one.entry and not is_one_code(one, run)]
             most = MOST_PAIRED if self._built.is_host else round(DOUBTED * len(changed))
@@ -157,9 +157,9 @@ class Forecast:
             kind = self._kind(key)
             processes = count + more if kind == "pair" else count
             due_s[kind] += processes * (1 + key[1]) * self._each_s[key[0]]
-        # What follows the last waits for a core as other work does.
+        # The report waits for a core as other work does; traces end at their limit.
         busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-        left_s = busy * self._later_s + due_s["again"] / self._units
+        left_s = busy * REPORT_S + self._traces_s + due_s["again"] / self._units
         # Compilers are off by their own share; pairs as all that is timed, until they are known.
         for kind, first in (("exact", 1.0), ("alone", 1.0), ("pair", 0.0)):
             known = self._off[kind][-RECENT:] or [(first or off, 1.0)]
