@@ -25,7 +25,7 @@ from msgspec import structs
 from perfsuite.judge import compare
 from perfsuite.judge.compare import Policy, limits_of
 from perfsuite.judge.noise import canary_clocks
-from perfsuite.judge.rule import needs_pairs
+from perfsuite.judge.rule import Looks, needs_pairs, steps_left
 from perfsuite.judge.verdict import judge, judge_claims
 from perfsuite.model import (
     CLOCKS,
@@ -306,6 +306,10 @@ def test_what_is_measured_again(theta: float, *, is_wanted: bool) -> None:
     for word, is_asked in ((UNCLEAR, True), (SAME, is_wanted), (SLOWER, True)):
         one = structs.replace(found, word=word, changes=(change,))
         assert needs_pairs(one) is is_asked
+    for far, half, steps in ((0, 0.004, 0), (0, 0.006, 1), (0, 0.0085, 2), (0, 1, 3), (1, 1, 1)):
+        wide = structs.replace(change, theta=far, low=far - half, high=far + half)
+        one = structs.replace(found, word=UNCLEAR, changes=(wide,), in_turns=True)
+        assert steps_left(one, 3, Looks(3, 6, 12)) == steps
 
 
 @pytest.mark.parametrize(

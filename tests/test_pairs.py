@@ -10,7 +10,7 @@ import pytest
 
 from perfsuite.judge.compare import Policy, Shift, shift_of
 from perfsuite.judge.noise import Timing
-from perfsuite.judge.rule import LIMITS, Limits, Looks, looks_of, needs_pairs, within
+from perfsuite.judge.rule import LIMITS, Limits, Looks, looks_of, steps_left, within
 from perfsuite.model import Settings, Verdict, Word
 
 LOOKS = looks_of(Settings())
@@ -39,7 +39,7 @@ def play(
                 side.append(Timing("gpu", time_us, time_us * 1900))
         found = shift(a, b, limits)
         verdict = Verdict(variant="one", word=found.word, changes=(found.change,), in_turns=True)
-        if not needs_pairs(verdict) or len(a) + LOOKS.step > LOOKS.most:
+        if not steps_left(verdict, len(a), LOOKS):
             return found.word, len(a), within(found.change)
 
 

@@ -80,9 +80,7 @@ class Nights:
         level, *cards = self.drawn.sample(kernel.cards, (self.others or 0) + 1)
         if self.others is not None:
             home = self._side(kernel, level, STORED, "a")
-            known = [
-                self._side(kernel, card, STORED, f"b{index}") for index, card in enumerate(cards)
-            ]
+            known = [self._side(kernel, card, STORED, f"b{i}") for i, card in enumerate(cards)]
             before = [one for side in known for one in side] if self.others else home
             found = shift(before, self._side(kernel, level + self.by, SCREENED, "a"), call=0)
             if not needs_pairs(Verdict(variant="", word=found.word, changes=(found.change,))):

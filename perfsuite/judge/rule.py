@@ -160,3 +160,21 @@ def needs_pairs(verdict: Verdict) -> bool:
         or (verdict.in_turns and within(each) >= min(2 * each.threshold, each.gate))
         for each in noisy
     )
+
+
+def steps_left(verdict: Verdict, pairs: int, looks: Looks) -> int:
+    """Return how many more steps should make a verdict by so many pairs plain, 0 if it is.
+
+    Half an interval falls as the root of pairs grows; it has room up to the next limit.
+    """
+    most = (looks.most - pairs) // looks.step if verdict.in_turns and needs_pairs(verdict) else 0
+    for steps in range(1, most):
+        half = math.sqrt(pairs / (pairs + steps * looks.step)) / 2
+        if all(half * (each.high - each.low) <= _room(each) for each in verdict.changes):
+            return steps
+    return most
+
+
+def _room(change: Change) -> float:
+    size, inside = abs(change.theta), min(2 * change.threshold, change.gate)
+    return max(size - change.threshold, inside - size)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shlex
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from msgspec.structs import replace
 
@@ -52,9 +54,8 @@ MOST_SOURCES = 3
 AWAY = frozenset({Word.SLOWER, Word.ENVIRONMENT})
 # Seconds for what follows the last measurement, for the kernels of a variant that is new, and of
 # all. A gang takes as long as so many others. On a GPU such a share of what changed is measured in
-# pairs. Of pairs such a share goes on to more, at first and after that: on two cores 28 to 44 %,
-# then 67 to 93 %. So many of the last say by how much a plan is off.
-REPORT_S, TRACE_S, TRACES_S, GANG, DOUBTED, GOES_ON, RECENT = 3.0, 0.5, 10.0, 2, 0.1, (0.4, 0.8), 9
+# pairs. So many of the last say by how much a plan is off.
+REPORT_S, TRACE_S, TRACES_S, GANG, DOUBTED, RECENT = 3.0, 0.5, 10.0, 2, 0.1, 9
 # What was said is kept every few seconds, of a long run more seldom.
 SAID_S, SAID_SHARE = 5.0, 0.03
 # A command that names more by their ids is no use on a terminal: it names cases.
@@ -93,85 +94,88 @@ class Basis:
 class Forecast:
     """How long a run still takes: as before, corrected by how far off that was so far.
 
-    A first process checks, and costs as much as two. A variant that was never measured counts as
-    the others, a gang as several. What follows the screen counts before it begins. ``said`` are the
-    seconds since the start, and those that were said to be left: a limit lets no more be left.
+    A check costs as much as a process. A variant that was never measured counts as the others, a
+    gang as several. What follows the screen counts before it begins. ``said`` are the seconds since
+    the start, and those that were said to be left: a limit lets no more be left.
     """
 
     def __init__(self, before: Run | None, run: Run, units: int, limit: TimeLimit) -> None:
         self._units, self._limit, self._looks = units, limit, looks_of(run.settings)
-        built, count = built_in(run.facts.device), run.settings.processes
-        self._first_s = built.process_s * count / (1 + count)
-        # What each took and was planned to take, by kind.
+        self._built, count = built_in(run.facts.device), run.settings.processes
+        # What processes took and were planned to take, by kind.
         self._off = defaultdict[str, list[tuple[float, float]]](list)
         self.said = list[tuple[float, float]]()
-        # By variant, and whether it is in pairs, of which it has so many.
-        self._known_s = dict[tuple[str, bool], float]()
+        # How many processes are planned, by variant and whether they are in pairs; how many steps
+        # more those needed that were in pairs; how many seconds a side of a process takes.
+        self._planned, self._steps = dict[tuple[str, bool], int](), dict[str, int]()
+        first_s = self._built.process_s * count / (1 + count)
+        self._each_s = {o.id: first_s * (GANG if o.variant.is_gang else 1) for o in run.variants}
         self._exact = {o.id for o in run.variants if o.variant.case.regime is Regime.EXACT}
-        self._planned, self._begun = dict(self._known_s), Counter[str]()
         for r in before.results if before else ():
             if r.evidence and r.stage is Stage.SCREEN:
                 sides = 1 + bool(before and before.against)
-                each_s = sides * r.wall_s / (1 + sides * len(r.evidence))
-                self._known_s[r.variant, sides > 1] = each_s
+                self._each_s[r.variant] = r.wall_s / (1 + sides * len(r.evidence))
         timed = [one for one in run.variants if one.id not in self._exact]
         able = [one for one in timed if not missing_need(one.variant, run.facts)]
         new = 0 if run.against else sum(not one.entry for one in able)
-        self._later_s = REPORT_S + min(TRACES_S, TRACE_S * new)
+        self._traces_s = min(TRACES_S, TRACE_S * new)
         if not (run.against or run.shard):  # what changed is measured in pairs, on a GPU few of it
             changed = [one.variant for one in able if one.entry and not is_one_code(one, run)]
-            most = MOST_PAIRED if built.is_host else round(DOUBTED * len(changed))
+            most = MOST_PAIRED if self._built.is_host else round(DOUBTED * len(changed))
             self.plan(changed[:most], self._looks.step, {one.id for one in changed})
-            self._planned = {("", True): sum(self._planned.values())}
 
     def plan(self, some: Sequence[Variant], processes: int, compared: Collection[str]) -> None:
         """Expect so many processes of each of these variants, on two sides if it is compared."""
-        again_s = 0.0
+        if any(one.id in compared for one in some):  # no others are in pairs any more
+            self._planned = {key: count for key, count in self._planned.items() if not key[1]}
         for one in some:
-            is_pair = one.id in compared
-            new_s = self._first_s * (GANG if one.is_gang else 1)
-            alone_s = (1 + is_pair) * self._known_s.get((one.id, False), new_s)
-            count = 1 if one.id in self._exact else processes * (1 + is_pair)
-            cost_s = (1 + count) * self._known_s.get((one.id, is_pair), alone_s)
-            self._planned[one.id, is_pair] = cost_s
-            begun = self._begun[one.id]
-            left = range((self._looks.most - processes - begun) // self._looks.step)
-            again_s += is_pair * cost_s * GOES_ON[begun > 0] * sum(GOES_ON[1] ** at for at in left)
-        if any(one.id in compared for one in some):
-            self._planned["", True] = again_s
+            key = one.id, one.id in compared
+            count = 1 + (1 + key[1]) * (1 if one.id in self._exact else processes)
+            self._planned[key] = count * max(1, self._steps.get(one.id, 1))
 
-    def within(self, measure: Callable[[], Run]) -> Run:
-        """Return another run that is a part of this one; what was said in it counts."""
-        began_s = time.monotonic() - self._limit.started
-        run = measure()
-        self.said += [(round(began_s + at_s, 1), left_s) for at_s, left_s in run.forecasts]
-        return run
+    def took(self, result: Result, steps: int = 0) -> float:
+        """Learn what a variant took, and how many steps of pairs it still needs.
 
-    def _kind(self, key: tuple[str, bool]) -> str:
-        return "pair" if key[1] else "exact" if key[0] in self._exact else "alone"
-
-    def took(self, result: Result) -> float:
-        """Learn what a variant took; return the seconds that are left."""
-        is_pair = (result.variant, True) in self._planned
-        if due_s := self._planned.pop(key := (result.variant, is_pair), 0.0):
-            self._off[self._kind(key)].append((result.wall_s * (1 + is_pair), due_s))
-        self._begun[result.variant] = len(result.evidence)
+        Returns the seconds that are left.
+        """
+        name, is_pair = key = result.variant, (result.variant, False) not in self._planned
+        kind, took_s = self._kind(key), result.wall_s / (1 + (1 + is_pair) * len(result.evidence))
+        self._planned.pop(key, None)
+        if result.evidence and self._each_s[name]:
+            self._off[kind].append((took_s, self._each_s[name]))
+            self._each_s[name] = took_s
+        if kind in {"pair", "again"}:
+            self._steps[name] = steps
+            self._planned[key] = steps * (1 + 2 * self._looks.step)
         return self.left_s()
 
     def left_s(self) -> float:
         """Return about how many seconds are left, 0 of a device that has none; keep it."""
-        left_s, off = self._later_s, 1.0
+        due_s, off = defaultdict[str, float](float), 1.0
+        # Of those not in pairs yet one step more is expected, then as of those before them.
+        more = fmean((1, *self._steps.values())) * (1 + 2 * self._looks.step)
+        for key, count in self._planned.items():
+            kind = self._kind(key)
+            processes = count + more if kind == "pair" else count
+            due_s[kind] += processes * (1 + key[1]) * self._each_s[key[0]]
+        # The report waits for a core as other work does; traces end at their limit.
+        busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+        left_s = busy * REPORT_S + self._traces_s + due_s["again"] / self._units
         # Compilers are off by their own share; pairs as all that is timed, until they are known.
         for kind, first in (("exact", 1.0), ("alone", 1.0), ("pair", 0.0)):
             known = self._off[kind][-RECENT:] or [(first or off, 1.0)]
             off = sum(took for took, _ in known) / sum(due for _, due in known)
-            planned_s = sum(s for key, s in self._planned.items() if self._kind(key) == kind)
-            left_s += planned_s * off / self._units
+            left_s += due_s[kind] * off / self._units
         left_s = min(left_s, self._limit.left_s())
         now_s = time.monotonic() - self._limit.started
         if not self.said or now_s > self.said[-1][0] + max(SAID_S, SAID_SHARE * now_s):
             self.said.append((round(now_s, 1), round(left_s, 1)))
-        return left_s if self._first_s else 0.0
+        return left_s if self._built.process_s else 0.0
+
+    def _kind(self, key: tuple[str, bool]) -> str:
+        name, is_pair = key
+        timed = ("again" if name in self._steps else "pair") if is_pair else "alone"
+        return "exact" if name in self._exact else timed
 
 
 def find_expected(

@@ -25,7 +25,7 @@ from perfsuite.devices.peaks import peaks_of
 from perfsuite.hooks import features
 from perfsuite.judge.compare import Policy, version_changes
 from perfsuite.judge.noise import usable_of
-from perfsuite.judge.rule import looks_of, needs_pairs
+from perfsuite.judge.rule import looks_of, needs_pairs, steps_left
 from perfsuite.judge.verdict import judge, judge_abba, judge_claims
 from perfsuite.model import (
     TIME,
@@ -202,13 +202,9 @@ class Judging:
         """Return the verdicts on one stage's results; none where nothing was timed."""
         if run.settings.check_only:
             return {}
-        found = judge(beside(run), stage, policy=self.policy)
-        doubts = self.sides.doubts(run, found, stage)
-        told = {name: (reason,) for name, reason in doubts.items()}
-        return {
-            one.variant: replace(one, reasons=(*one.reasons, *told.get(one.variant, ())))
-            for one in found
-        }
+        found = {one.variant: one for one in judge(beside(run), stage, policy=self.policy)}
+        doubts = self.sides.doubts(run, found.values(), stage)
+        return found | {n: _adding(found[n], doubts[n]) for n in found.keys() & doubts.keys()}
 
     def whole(
         self, run: Run, verdicts: Mapping[str, Verdict], claims: Sequence[ClaimVerdict]
@@ -273,6 +269,10 @@ class Judging:
         return replace(verdict, word=Word.UNCLEAR, reasons=reasons, fails=fails)
 
 
+def _adding(verdict: Verdict, why: Reason) -> Verdict:
+    return replace(verdict, reasons=(*verdict.reasons, why))
+
+
 def is_by_stored_time(verdict: Verdict) -> bool:
     """Say whether a stored time is all that a time stands against, which decides nothing."""
     return any(reason.kind == "stored_time" for reason in verdict.reasons)
@@ -328,10 +328,13 @@ def results_of(run: Run, stage: Stage) -> dict[str, Result]:
     return {result.variant: result for result in run.results if result.stage is stage}
 
 
-def execute(config: Config, listener: Listener, panels: Panels | None = None) -> Outcome:
+def execute(
+    config: Config, listener: Listener, panels: Panels | None = None, within: _Work | None = None
+) -> Outcome:
     """Measure, judge, confirm and store; raises PerfError where the whole run cannot be done.
 
-    ``panels`` are those of another run of the same device, which are left open.
+    ``panels`` are those of another run of the same device, which are left open; ``within`` is the
+    one that this run is a part of.
     """
     limit, interrupted = TimeLimit(config.time_s), interrupted_run(config)
     variants, settings = config.variants, config.settings
@@ -374,7 +377,7 @@ def execute(config: Config, listener: Listener, panels: Panels | None = None) ->
         for note in (*itertools.chain(*(() if config.source else spoilers(run.facts))), *notes):
             listener.note(note)
         judging = Judging(basis, config.policy, sides, config.exceptions)
-        work = _Work(config, listener, place, opened, file, judging, limit)
+        work = _Work(config, listener, place, opened, file, judging, limit, within)
         run = work.measured(notes)
         return Outcome(run, file.path, basis, work.steps)
 
@@ -481,6 +484,7 @@ class _Work:
     file: RunFile
     judging: Judging
     limit: TimeLimit
+    within: _Work | None = None
     steps: Steps = field(default_factory=Steps)
     # What pairs with the baseline's code said, and why there are none; by variant.
     answers: dict[str, Verdict] = field(default_factory=dict)
@@ -492,6 +496,8 @@ class _Work:
         self.facts, self.settings, self.entries = run.facts, run.settings, entries_in(run)
         self.peaks, self.started = peaks_of(run.sku.slug), time.monotonic()
         self.forecast = self.judging.basis.forecast(run, len(self.panels), self.limit)
+        if self.within:
+            self.forecast = self.within.forecast
         self.phases_s: defaultdict[str, float] = defaultdict(float)
         self.phases_s["open"] = self.started - self.limit.started
         # As variants were sampled earlier in this run, else in the baseline.
@@ -540,7 +546,7 @@ class _Work:
             # With what was measured before an interruption.
             wall_s=round(self.limit.spent_s + time.monotonic() - self.started, 3),
             units=units_of(self.panels, [one.variant for one in run.variants]),
-            forecasts=tuple(self.forecast.said),
+            forecasts=() if self.config.source else tuple(self.forecast.said),
             phases_s={n: round(s, 3) for n, s in {**run.phases_s, **self.phases_s}.items()},
         )
         whole = replace(run, finished=datetime.now(UTC).isoformat(timespec="seconds"))
@@ -554,8 +560,7 @@ class _Work:
         """
         of_claims = {name for each in self.file.run.instances for name in (each.faster, each.than)}
         compared, settings = self.judging.sides.compared, self.settings
-        known = self.entries.keys() - of_claims - compared
-        known = known if self.facts.is_host else known - known
+        known = self.entries.keys() - of_claims - compared if self.facts.is_host else set()
         once = [one for one in chosen if one.id in known]
         rest = [one for one in chosen if one.id not in known]
         processes = looks_of(settings).step if compared else settings.processes
@@ -600,12 +605,10 @@ class _Work:
             with self._lock:
                 found.setdefault(result.variant, []).append(result)
 
-        def measure(panel: Panel) -> None:
-            # No limit holds for canaries, and for what follows the last.
-            self._share(panel, canaries, stage, processes=PROCESSES, is_over=bool, take=take)
-
+        # No limit holds for canaries, and for what follows the last.
+        measure = partial(self._share, stage=stage, processes=PROCESSES, is_over=bool, take=take)
         if canaries := self._left(self.file.run.canaries, stage):
-            share_out(self.panels, self.panels, lambda panel, _: measure(panel))
+            share_out(self.panels, self.panels, lambda panel, _: measure(panel, canaries))
         for results in found.values():
             self._store(joined(results))
 
@@ -613,14 +616,13 @@ class _Work:
         """Measure the variants on all units; what has no noise in one process alone."""
         if not variants:
             return
-        is_screen = stage is Stage.SCREEN
         counted = [v for v in variants if v.case.regime is Regime.EXACT]
         timed = [v for v in variants if v.case.regime is not Regime.EXACT]
         self.forecast.plan(variants, processes, self.judging.sides.compared)
         self.listener.planned(len(variants), self.facts, self.forecast.left_s())
         runs = {one.id: one for one in self.file.run.variants}
         confirming = partial(self.limit.is_over, CONFIRM_END)
-        is_over = self.limit.until(SCREEN_END) if is_screen else confirming
+        is_over = self.limit.until(SCREEN_END) if stage is Stage.SCREEN else confirming
 
         def unwelcome(variant: Variant, panel: Panel) -> int:
             return rank(runs[variant.id], panel.facts.unit)
@@ -631,12 +633,10 @@ class _Work:
             with self._lock:
                 stored = self._store(result)
                 if not stored.is_aside:
-                    left_s = self.forecast.took(stored)
+                    left_s = self.forecast.took(result, self._steps_left(stored))
                     self.listener.finished(stored, next(done), len(variants), left_s)
 
-        def measure(panel: Panel, share: Sequence[Variant], *, processes: int) -> None:
-            self._share(panel, share, stage, processes=processes, is_over=is_over, take=take)
-
+        measure = partial(self._share, stage=stage, is_over=is_over, take=take)
         measure_on(self.panels, timed, partial(measure, processes=processes), unwelcome)
         count_on(self.panels, counted, partial(measure, processes=1))
 
@@ -644,8 +644,8 @@ class _Work:
         self,
         panel: Panel,
         share: Sequence[Variant],
-        stage: Stage,
         *,
+        stage: Stage,
         processes: int,
         is_over: Callable[[], bool],
         take: Callable[[Result], None],
@@ -663,14 +663,16 @@ class _Work:
         before = one.result(result.stage, result.side) if result.stage is Stage.CONFIRM else None
         if before and one.is_paired:  # more pairs of the same stage; what went bad stays so
             bad = before if before.status is not Status.OK else result
-            result = replace(
-                result,
-                status=bad.status,
-                reason=bad.reason,
-                output=bad.output,
-                evidence=(*before.evidence, *result.evidence),
-            )
+            whole = (*before.evidence, *result.evidence)
+            result = replace(bad, wall_s=result.wall_s, evidence=whole)
         return self.file.append(plausible(result, one.variant, self.peaks))
+
+    def _steps_left(self, result: Result) -> int:
+        """Return how many more steps of pairs a variant needs by its own."""
+        one = next(each for each in self.file.run.variants if each.id == result.variant)
+        alone = replace(self.file.run, variants=(one,) if one.is_paired else ())
+        found, looks = self.judging.stage(alone, result.stage), looks_of(self.settings)
+        return sum(steps_left(verdict, _pairs(one), looks) for verdict in found.values())
 
     def _judged(self, stage: Stage) -> dict[str, Verdict]:
         with self._timed("judge"):
@@ -707,11 +709,7 @@ class _Work:
                 and not (verdicts[one.id].word.stayed and is_one_code(one, run))
             ]
             beside_a = {one.id for one in doubtful if verdicts[one.id].in_turns}
-            paired = [
-                one
-                for one in doubtful
-                if one.id in beside_a and _pairs(one) + looks.step <= looks.most
-            ]
+            paired = [o for o in doubtful if steps_left(verdicts[o.id], _pairs(o), looks)]
             single = [o for o in doubtful if o.id not in beside_a and not o.result(Stage.CONFIRM)]
             of_all = f"of {len(verdicts)} variants"
             if single:
@@ -730,18 +728,13 @@ class _Work:
             verdicts[name] = self.judging.unconfirmed(verdicts[name], f"{self.limit} left no time")
         for name in {one.id for one in paired} & verdicts.keys():
             why = because("unconfirmed", why=f"{self.limit} left no time to measure it longer")
-            reasons = (*verdicts[name].reasons, why)
-            verdicts[name] = replace(verdicts[name], reasons=reasons)
+            verdicts[name] = _adding(verdicts[name], why)
         return {**self._with_why(verdicts), **self.answers}
 
     def _with_why(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
         """Return the verdicts; what did not stay says why no pairs were taken, if none were."""
-        found = dict(verdicts)
-        for name in self.unanswered.keys() & found.keys():
-            if not found[name].word.stayed:
-                reasons = (*found[name].reasons, self.unanswered[name])
-                found[name] = replace(found[name], reasons=reasons)
-        return found
+        names = self.unanswered.keys() & {n for n, each in verdicts.items() if not each.word.stayed}
+        return {**verdicts, **{n: _adding(verdicts[n], self.unanswered[n]) for n in names}}
 
     def _claims(self) -> tuple[ClaimVerdict, ...]:
         """Judge the claims by the screen; decide those left open by blocks inside one process."""
@@ -874,7 +867,7 @@ class _Work:
             source=source,
             state=f"{self.config.state}/{FOLDER}",
         )
-        found = self.forecast.within(lambda: execute(question, self.listener, self.place).run)
+        found = execute(question, self.listener, self.place, self).run
         said, of_one = {each.variant: each for each in found.verdicts}, dict(of_one_code(found))
         fresh = self._fresh(found)
         for one, ended in zip(some, found.variants, strict=True):
@@ -904,11 +897,11 @@ class _Work:
     def _answer(self, answer: Verdict, mine: Verdict, one: VariantRun) -> Verdict:
         """Return what pairs say of the code and stored numbers of its environment."""
         same = because("same_in_turns", revision=answer.source, code=str(one.expected.source_a))
+        confirmed = replace(mine, confirmation=Confirmation.IN_TURNS)
         # Of what is counted both sides have the same, or the pairs would say that it moved.
         is_counted = any(change.theta and not change.degrees for change in mine.changes)
         if is_counted and (answer.word.stayed or answer.word is Word.UNCLEAR):
-            mine = replace(mine, confirmation=Confirmation.IN_TURNS)
-            return self.judging.environment(mine, one, self.file.run)
+            return self.judging.environment(confirmed, one, self.file.run)
         if not answer.word.stayed:
             return answer
         if any(reason.kind == "lost" for reason in mine.reasons):
@@ -917,8 +910,7 @@ class _Work:
             return replace(answer, reasons=(same, *answer.reasons))
         if not is_known(one, mine):
             return replace(answer, word=Word.SAME_CODE, reasons=(same, *answer.reasons))
-        mine = replace(mine, confirmation=Confirmation.IN_TURNS)
-        return self.judging.environment(mine, one, self.file.run)
+        return self.judging.environment(confirmed, one, self.file.run)
 
 
 def is_known(one: VariantRun, verdict: Verdict) -> bool:
