@@ -37,6 +37,8 @@ USUAL_DEGREES = 4.0
 USUAL = 0.4
 # Trimmed at either end (Yuen 1974, The two-sample trimmed t for unequal population variances).
 TRIM = 0.2
+# The share of processes, and of pairs on a host, that may differ from all others: a choice.
+OTHERS_MOST = 1 / 8
 # Numbers of another card, or of another environment, never say *same* within less: a choice.
 ELSEWHERE = 0.005
 
@@ -101,17 +103,18 @@ class Difference:
         return math.hypot(*(part.reach(1 - miss) for part in self.parts))
 
 
-def difference(
-    a: Rows, b: Rows, usual: float, *, also: Rows = (), cards: bool = False
+def difference(  # noqa: PLR0913 - both sides, and what is known of them
+    a: Rows, b: Rows, usual: float, *, also: Rows = (), cards: bool = False, trim: float = TRIM
 ) -> Difference:
     """Return the change from ``a`` to ``b``; a side of no rows is 0.
 
     ``usual`` is what processes scatter by as a rule; those of ``also`` tell of it, too. With
-    ``cards`` the sides are of different cards, which scatter as well.
+    ``cards`` the sides are of different cards, which scatter as well. ``trim`` is the share that
+    is trimmed at either end.
     """
-    sides = [[_trimmed(row) for row in side] for side in (a, b)]
+    sides = [[_trimmed(row, trim) for row in side] for side in (a, b)]
     levels = [[level for level, _, _ in side] for side in sides]
-    told = [*chain(*sides), *map(_trimmed, also)]
+    told = [*chain(*sides), *(_trimmed(row, trim) for row in also)]
     squares = sum(each for _, each, _ in told)
     degrees = float(sum(kept - 1 for *_, kept in told))
     # What is usual lifts a spread that is small by luck. It calms none that is large, and tells
@@ -131,9 +134,25 @@ def difference(
     return Difference(is_now - was, math.sqrt(variance), tuple(parts))
 
 
-def _trimmed(values: Sequence[float]) -> tuple[float, float, int]:
+def of_pairs(rows: Rows, usual: float, worth: float) -> Difference:
+    """Return the change by the difference that each pair has, in rows by card.
+
+    Outer pairs are trimmed. Of a change beyond ``worth`` that too many pairs lack, all pairs have
+    to be as sure. Where processes are fast or slow by chance, a pair has that change one time in
+    four at most: six pairs of six one time in 4,096.
+    """
+    found = difference([], rows, usual)
+    pairs = [*chain(*rows)]
+    lacking = sum(2 * pair * found.theta < found.theta**2 for pair in pairs)
+    if abs(found.theta) <= worth or lacking <= OTHERS_MOST * len(pairs):
+        return found
+    whole = difference([], rows, usual, trim=0.0)
+    return min(found, whole, key=lambda each: abs(each.theta) - each.reach(CALL))
+
+
+def _trimmed(values: Sequence[float], trim: float) -> tuple[float, float, int]:
     """Return the trimmed mean, the winsorised sum of squares, and of how many values it is."""
-    cut = int(TRIM * len(values))
+    cut = int(trim * len(values))
     ordered = sorted(values)
     kept = ordered[cut : len(ordered) - cut]
     drawn_in = [min(max(value, kept[0]), kept[-1]) for value in ordered]
