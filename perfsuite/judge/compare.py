@@ -174,14 +174,15 @@ def shift_of(  # noqa: PLR0913 - both sides, and how they were taken
     known, is_now, also = (_rows(side, beta) for side in (*chosen, others))
     own = max(limits.threshold, metric.threshold) if policy.threshold is None else policy.threshold
     is_paired = call and common and [*map(len, known)] == [*map(len, is_now)]
-    usual = USUAL * limits.threshold
-    floor = policy.floor_us / center[0] if metric in {TIME, ELAPSED} else 0.0
-    worth = max(own, floor)
     if is_paired and limits is LIMITS["host"] and metric in TIMES:
         # What a host is like in the seconds of a pair is in both sides, not in their difference.
-        found = of_pairs(_differences(known, is_now), usual, math.log1p(worth))
+        found = of_pairs(_differences(known, is_now), limits)
     else:
+        usual = USUAL * limits.threshold
         found = difference(known, is_now, usual, also=also, cards=not common)
+
+    floor = policy.floor_us / center[0] if metric in {TIME, ELAPSED} else 0.0
+    worth = max(own, floor)
     # What scatters more than that has its spread for the smallest change.
     threshold = max(worth, math.expm1(found.spread))
     gate = max(limits.gate, 2 * worth) if policy.gate is None else policy.gate

@@ -37,8 +37,9 @@ USUAL_DEGREES = 4.0
 USUAL = 0.4
 # Trimmed at either end (Yuen 1974, The two-sample trimmed t for unequal population variances).
 TRIM = 0.2
-# The share of processes, and of pairs on a host, that may differ from all others: a choice.
-OTHERS_MOST = 1 / 8
+# On a host a process may be fast or slow whatever its code, so that a pair has a change of this
+# kind one time in four: none of six pairs may be left out, and one of twelve at either end.
+PAIR_TRIM = 0.1
 # Numbers of another card, or of another environment, never say *same* within less: a choice.
 ELSEWHERE = 0.005
 
@@ -103,14 +104,14 @@ class Difference:
         return math.hypot(*(part.reach(1 - miss) for part in self.parts))
 
 
-def difference(  # noqa: PLR0913 - both sides, and what is known of them
+def difference(  # noqa: PLR0913 - both sides, and how they are taken
     a: Rows, b: Rows, usual: float, *, also: Rows = (), cards: bool = False, trim: float = TRIM
 ) -> Difference:
     """Return the change from ``a`` to ``b``; a side of no rows is 0.
 
     ``usual`` is what processes scatter by as a rule; those of ``also`` tell of it, too. With
-    ``cards`` the sides are of different cards, which scatter as well. ``trim`` is the share that
-    is trimmed at either end.
+    ``cards`` the sides are of different cards, which scatter as well. ``trim`` is the share left
+    out at either end.
     """
     sides = [[_trimmed(row, trim) for row in side] for side in (a, b)]
     levels = [[level for level, _, _ in side] for side in sides]
@@ -134,20 +135,12 @@ def difference(  # noqa: PLR0913 - both sides, and what is known of them
     return Difference(is_now - was, math.sqrt(variance), tuple(parts))
 
 
-def of_pairs(rows: Rows, usual: float, worth: float) -> Difference:
-    """Return the change by the difference that each pair has, in rows by card.
+def of_pairs(rows: Rows, limits: Limits) -> Difference:
+    """Return the change by what each pair of a host's processes differs by, in rows by card.
 
-    Outer pairs are trimmed. Of a change beyond ``worth`` that too many pairs lack, all pairs have
-    to be as sure. Where processes are fast or slow by chance, a pair has that change one time in
-    four at most: six pairs of six one time in 4,096.
+    The threshold is what pairs of a busy host scatter by as a rule (two cores: 2 to 12 %).
     """
-    found = difference([], rows, usual)
-    pairs = [*chain(*rows)]
-    lacking = sum(2 * pair * found.theta < found.theta**2 for pair in pairs)
-    if abs(found.theta) <= worth or lacking <= OTHERS_MOST * len(pairs):
-        return found
-    whole = difference([], rows, usual, trim=0.0)
-    return min(found, whole, key=lambda each: abs(each.theta) - each.reach(CALL))
+    return difference([], rows, limits.threshold, trim=PAIR_TRIM)
 
 
 def _trimmed(values: Sequence[float], trim: float) -> tuple[float, float, int]:
