@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -141,6 +143,20 @@ def test_what_runs_in_one_thread_has_one_core_while_it_is_timed_and_else_all() -
         assert os.sched_getaffinity(0) == cores
     # Whether it is alone is known once it was timed.
     assert seen == [cores, {max(cores)}, {max(cores)}, cores]
+
+
+def test_a_worker_on_a_cpu_keeps_what_it_frees() -> None:
+    code = """
+from resource import RUSAGE_SELF, getrusage
+from perfsuite.devices.protocol import device_class
+with device_class("cpu").prepare_server():
+    for size in (3 << 20, 40 << 20) * 2:
+        bytearray(size)
+        print(getrusage(RUSAGE_SELF).ru_minflt)
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
+    _, before, _, after = map(int, told.split())
+    assert after - before < 200
 
 
 # What NVML, nvcc and the driver tell.

@@ -102,6 +102,17 @@ def test_what_a_host_was_like_in_a_pair_s_seconds_is_no_change(
     assert pairs <= 7
 
 
+def test_a_pair_that_lacks_the_change_is_not_trimmed() -> None:
+    # us, as measured on two busy cores: the same code, and code whose pages were missing.
+    one = (23053, 37473, 25847, 37328, 38600, 40138), (11708, 50068, 50034, 49314, 53101, 53384)
+    other = (466, 407, 443, 415, 450, 419), (530, 2823, 3106, 3095, 2980, 3098)
+    for sides in (one, other):
+        a, b = ([Timing("cpu", us) for us in side] for side in sides)
+        found = shift(a, b, LIMITS["host"])
+        assert found.word is Word.UNCLEAR
+        assert found.change.detectable > found.change.theta
+
+
 def test_what_lies_beyond_the_threshold_is_not_the_same() -> None:
     steady = [Timing("gpu", 100.0 + 0.01 * n, 190_000.0 + 19 * n) for n in range(3)]
     moved = [Timing("gpu", 1.006 * one.time_us, 1.006 * (one.cycles or 0.0)) for one in steady]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import hashlib
 import os
@@ -26,6 +28,8 @@ else:
 OTHERS_MOST = 0.1
 # Rotating more than this evicts nothing that a smaller working set leaves in a shared cache.
 CACHE_MOST = 32 << 20
+# Parameters of glibc's mallopt, from malloc.h.
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 
 
 def cpu_facts() -> DeviceFacts:
@@ -92,6 +96,19 @@ class CpuDevice(Data):
         self._cores = os.sched_getaffinity(0)
         self.limit_threads(max(1, (len(self._cores) - 1) // self._gang.ranks))
         self._is_alone = False
+
+    @classmethod
+    def prepare_server(cls) -> contextlib.AbstractContextManager[object]:
+        """Have workers keep what they free.
+
+        The C library gives large blocks back to the kernel, or not, by where in memory they lie. If
+        it does, each launch takes all its pages anew: of two processes of one function one took
+        0.5 ms and the other 5 ms.
+        """
+        if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):  # musl has none
+            mallopt(M_TRIM_THRESHOLD, -1)
+            mallopt(M_MMAP_MAX, 0)
+        return contextlib.nullcontext()
 
     def context(self, seed: int) -> PlainContext:
         """Return a builder's context."""

@@ -11,7 +11,7 @@ from perfsuite import stats
 from perfsuite.boundary import MAGNITUDE, is_measurable
 from perfsuite.devices.peaks import COLLECTIVE, COMPUTE, HOST_COPY, MEMORY, TRANSFER, class_of
 from perfsuite.judge.noise import Timing, values_of_entry
-from perfsuite.judge.rule import CALL, ELSEWHERE, LIMITS, MISS, USUAL, Limits, difference
+from perfsuite.judge.rule import CALL, ELSEWHERE, LIMITS, MISS, USUAL, Limits, difference, of_pairs
 from perfsuite.model import (
     CYCLES,
     DEVICE_TIME,
@@ -181,8 +181,10 @@ def shift_of(  # noqa: PLR0913 - both sides, and how they were taken
     is_paired = call and common and [*map(len, known)] == [*map(len, is_now)]
     if is_paired and limits is LIMITS["host"] and metric in TIMES:
         # What a host is like in the seconds of a pair is in both sides, not in their difference.
-        known, is_now = [], _differences(known, is_now)
-    found = difference(known, is_now, USUAL * limits.threshold, also=also, cards=not common)
+        found = of_pairs(_differences(known, is_now), limits)
+    else:
+        usual = USUAL * limits.threshold
+        found = difference(known, is_now, usual, also=also, cards=not common)
 
     floor = policy.floor_us / center[0] if metric in {TIME, ELAPSED} else 0.0
     worth = max(own, floor)

@@ -37,6 +37,9 @@ USUAL_DEGREES = 4.0
 USUAL = 0.4
 # Trimmed at either end (Yuen 1974, The two-sample trimmed t for unequal population variances).
 TRIM = 0.2
+# On a host a process may be fast or slow whatever its code, so that a pair has a change of this
+# kind one time in four: none of six pairs may be left out, and one of twelve at either end.
+PAIR_TRIM = 0.1
 # Numbers of another card, or of another environment, never say *same* within less: a choice.
 ELSEWHERE = 0.005
 
@@ -101,17 +104,18 @@ class Difference:
         return math.hypot(*(part.reach(1 - miss) for part in self.parts))
 
 
-def difference(
-    a: Rows, b: Rows, usual: float, *, also: Rows = (), cards: bool = False
+def difference(  # noqa: PLR0913 - both sides, and how they are taken
+    a: Rows, b: Rows, usual: float, *, also: Rows = (), cards: bool = False, trim: float = TRIM
 ) -> Difference:
     """Return the change from ``a`` to ``b``; a side of no rows is 0.
 
     ``usual`` is what processes scatter by as a rule; those of ``also`` tell of it, too. With
-    ``cards`` the sides are of different cards, which scatter as well.
+    ``cards`` the sides are of different cards, which scatter as well. ``trim`` is the share left
+    out at either end.
     """
-    sides = [[_trimmed(row) for row in side] for side in (a, b)]
+    sides = [[_trimmed(row, trim) for row in side] for side in (a, b)]
     levels = [[level for level, _, _ in side] for side in sides]
-    told = [*chain(*sides), *map(_trimmed, also)]
+    told = [*chain(*sides), *(_trimmed(row, trim) for row in also)]
     squares = sum(each for _, each, _ in told)
     degrees = float(sum(kept - 1 for *_, kept in told))
     # What is usual lifts a spread that is small by luck. It calms none that is large, and tells
@@ -131,9 +135,17 @@ def difference(
     return Difference(is_now - was, math.sqrt(variance), tuple(parts))
 
 
-def _trimmed(values: Sequence[float]) -> tuple[float, float, int]:
+def of_pairs(rows: Rows, limits: Limits) -> Difference:
+    """Return the change by what each pair of a host's processes differs by, in rows by card.
+
+    The threshold is what pairs of a busy host scatter by as a rule (two cores: 2 to 12 %).
+    """
+    return difference([], rows, limits.threshold, trim=PAIR_TRIM)
+
+
+def _trimmed(values: Sequence[float], trim: float) -> tuple[float, float, int]:
     """Return the trimmed mean, the winsorised sum of squares, and of how many values it is."""
-    cut = int(TRIM * len(values))
+    cut = int(trim * len(values))
     ordered = sorted(values)
     kept = ordered[cut : len(ordered) - cut]
     drawn_in = [min(max(value, kept[0]), kept[-1]) for value in ordered]
