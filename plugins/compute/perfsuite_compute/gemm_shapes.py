@@ -80,6 +80,7 @@ def _stream_k(ctx: Any, *, m: int, n: int, k: int, impl: str) -> Any:
     nightly=[
         {"b": 64, "m": 1024, "n": 1024, "k": 128},
         {"b": 4096, "m": 64, "n": 64, "k": 64, "impl": "torch"},
+        {"b": 1, "m": 1024, "n": 1024, "k": 128, "impl": "torch"},
     ],
     full={"b": 4, "m": 67, "n": 65, "k": 129},
     rate_dtype="bf16",
@@ -96,8 +97,8 @@ def bmm(rng: Any, *, b: int, m: int, n: int, k: int) -> Any:
 bmm.reference(lambda x, y, out: x.double() @ y.double())
 
 
-# Takes the second matrix of the pair before.
-bmm.wrong(lambda x, y, out: torch.bmm(x, y.roll(1, 0)))
+# Takes the second matrix of the pair before, or a single one turned by a row.
+bmm.wrong(lambda x, y, out: torch.bmm(x, y.roll(1, int(len(y) == 1))))
 
 
 @bmm.impl(name="torch")

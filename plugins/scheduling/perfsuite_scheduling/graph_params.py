@@ -22,6 +22,7 @@ def _work(nodes: int, impl: str) -> Work:
 
 @case(
     smoke={"nodes": 16, "impl": ["stream", "recapture", "update", "bucketed"]},
+    nightly={"nodes": 16, "impl": "torch_graph"},
     full={"nodes": [4, 64], "impl": ["stream", "recapture", "update", "bucketed"]},
     needs=(cuda(),),
     work=_work,
@@ -35,10 +36,11 @@ def graph_params(ctx: Any, nodes: int, impl: str) -> Workload:
     """Take eight requests of 777 to 60,001 values through ``nodes`` dependent small kernels each.
 
     Every request has a size and addresses of its own. ``stream`` launches the kernels one by one;
-    ``recapture`` makes a graph for each request and throws it away; ``update`` keeps one graph and
-    gives each of its nodes the request's arguments and grid; ``bucketed`` has a graph for each
-    power of two, copies a request in and out, and works on the padding as well. A kernel is a step
-    of a sequence modulo 2**32: results are compared to the bit.
+    ``recapture`` makes a graph for each request and throws it away, ``torch_graph`` the same by the
+    context ``torch.cuda.graph``, which waits for the GPU and empties torch's caches; ``update``
+    keeps one graph and gives each of its nodes the request's arguments and grid; ``bucketed`` has a
+    graph for each power of two, copies a request in and out, and works on the padding as well. A
+    kernel is a step of a sequence modulo 2**32: results are compared to the bit.
     """
     kernel = load(ctx, __file__, "advance_some", THREADS=THREADS)
 
@@ -47,6 +49,7 @@ def graph_params(ctx: Any, nodes: int, impl: str) -> Workload:
 
     start(*torch.zeros(2, 1, dtype=torch.int32, device=ctx.place))  # loaded before any capture
     serves: dict[str, Any] = {"stream": _streamed, "recapture": _recaptured, "update": _updated}
+    serves["torch_graph"] = _captured
     served = serves.get(impl, partial(_bucketed, ctx.place))(start, nodes)
 
     def run(x: Any, y: Any) -> None:
@@ -95,6 +98,19 @@ def _recaptured(start: Any, nodes: int) -> Any:
                 launch()
             graph.capture_end()
         graph.replay()  # what runs outlives its graph: the driver frees it on completion
+
+    return serve
+
+
+def _captured(start: Any, nodes: int) -> Any:
+    side = torch.cuda.Stream()
+
+    def serve(x: Any, y: Any) -> None:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
+            for launch in _chain(start, nodes, x, y):
+                launch()
+        graph.replay()
 
     return serve
 

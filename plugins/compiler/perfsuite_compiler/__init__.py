@@ -1,0 +1,12 @@
+"""The compiler pack: what torch.compile costs and gives, and what optimizers cost."""
+
+from collections.abc import Sequence
+
+import perfsuite
+from perfsuite.gpu import declared_in
+
+
+@perfsuite.hookimpl
+def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Operator | perfsuite.Claim]:
+    """Return the pack's cases and claims."""
+    return declared_in(__name__, "compile_time matmul optimizer")
