@@ -46,7 +46,7 @@ def asked(
     own = pack.replace("    return [double]\n", CLAIM.replace("BY", by).replace("THAN", than))
     write(project, acme=own, other=PACK.replace("US[impl]", "US[impl] + 0.5"), speed=speed)
     both = more.pop("at", (project / "acme.py", project / "other.py"))
-    more |= {"device": "fake", "only": ("acme", "other"), "pack": both}
+    more |= {"device": "fake", "only": tuple(map(str, both))}
     return Config(root=project, settings=model.Settings(samples=8), **more).chosen()
 
 

@@ -17,7 +17,7 @@ from store_data import FACTS, SKU, finished, kept
 from perfsuite.boundary import UsageError
 from perfsuite.cli import say_baselines, say_software
 from perfsuite.cli.launch import Order, carry_out
-from perfsuite.model import Gpu, Health, Status, Verdict, Word
+from perfsuite.model import Gpu, Health, Status, Verdict, Word, because
 from perfsuite.run.project import WIDE, say_table
 from perfsuite.workers.units import _busy, _limited, lock
 
@@ -249,7 +249,8 @@ def test_a_report_made_again_says_what_its_run_was_compared_with(
 ) -> None:
     run = finished({"copy": 300.0}, run_id="20261123-judged")
     (variant,) = {result.variant for result in run.results}
-    verdict = Verdict(variant=variant, word=Word.SAME, reason="", source=f"run {A}")
+    counted = (because("counted", count=1),)
+    verdict = Verdict(variant=variant, word=Word.SAME, reasons=counted, source=f"run {A}")
     kept(project / ".perfsuite", run.having(verdicts=(verdict,)))
     assert perfsuite("baseline", "accept", A, "--reason", "meanwhile")[0] == 0
     assert perfsuite("report", run.id)[0] == 0

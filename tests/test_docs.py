@@ -40,6 +40,7 @@ REASONS = {
     "needs a GPU": 8,
     "needs ncu": 3,
     "needs another tool": 8,
+    "it downloads Triton": 2,
 }
 # On the fake device, of the one pack that a page makes, in two processes of each variant.
 OPTIONS = "-p perfsuite.plugin --perf-device=fake --perf-processes=2 --perf-packs=acme"
