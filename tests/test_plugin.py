@@ -334,7 +334,7 @@ def test_a_claim_brings_variants_which_may_fail_the_run(project: pytest.Pytester
         (["-operf_gate=lots"], "perf_gate: 'lots' is not"),
         (["--perf-tier", "huge"], "nightly"),
         (["--perf-device", "tpu"], "unknown device 'tpu'"),
-        (["--perf-against=HEAD", "--perf-check"], "--perf-against cannot go with --perf-check"),
+        (["--perf-against=HEAD", "--perf-check"], "-against-env cannot go with --perf-check"),
         *((["x.py", name, "x"], f"do: {instead}") for name, instead in GONE.items()),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -346,6 +346,9 @@ def test_the_page_of_a_comparison_shows_what_differs() -> None:
     assert "baseline 1 · GPU 3f2a" in page
     words = " ".join(Reader(page).text.split())
     assert "9c1e4f70a2b8 against 41b7c2d9e6f0" in words
+    there = Revision("", "", "old", {"driver": "1.2"})
+    page = render_page(read(replace(run, against=there), baselines={}, previous=previous))
+    assert '<th scope="row">driver</th><td>1.2</td>' in page
     one = run.variants[0].variant
     twins = replace(run, variants=ran(one, replace(one, id=one.id.replace("=copy", "=COPY"))))
     assert len({one.anchor for one in read(twins, baselines={}).variants}) == 2

@@ -708,8 +708,9 @@ class RunView:
     def environment(self) -> tuple[list[Fact], list[Fact]]:
         """What is known of the machine, before and now: what differs, and all else."""
         now = everything(self.run.facts)
-        if self.previous:
-            return differences(everything(self.previous.facts), now)
+        earlier = everything(self.previous.facts) if self.previous else {}
+        if then := (self.run.against and self.run.against.environment) or earlier:
+            return differences(then, now)
         states = [{**o.expected.environment, **o.entry.state} for o in self.variants if o.entry]
         seen = {name: {state[name] for state in states if name in state} for name in now}
         before = {name: ", ".join(sorted(values)) for name, values in seen.items() if values}

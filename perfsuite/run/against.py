@@ -107,7 +107,7 @@ class Sides:
         """Say what of its environment is another, and how much is not compared with it."""
         if self.revision and self.revision.place:
             told = ", ".join(version_changes(self.revision.environment, here))
-            yield f"{self.revision.place}: {told or 'the same versions as here'}"
+            yield f"{self.revision.place}: {told or 'no other ' + ', '.join(here)}"
         if self.missing:
             total = len(self.missing) + len(self.compared)
             yield f"{len(self.missing)} of {total} variants are not compared with {self.revision}"

@@ -512,7 +512,7 @@ def _refuse(values: Mapping[str, Any], unknown: Collection[str]) -> None:
         what = f"--perf-fail-on does not know {', '.join(unknown)}"
         raise UsageError(what, remedy=f"choose among {known}")
     if (values["against"] is not None or values["against_env"]) and values["check"]:
-        what = "--perf-against cannot go with --perf-check"
+        what = "--perf-against and --perf-against-env cannot go with --perf-check"
         raise UsageError(what, remedy="run them one after the other")
 
 

@@ -444,7 +444,7 @@ class Slot(Closable):
             what = f"the server of slot {self._index} is gone ({ended.reason})"
             raise DeviceError(
                 f"{what}: {last!r}" if last else what,
-                where=f"python -m perfsuite.workers.server for device {self._setup.device!r}",
+                where=f"{self._python or sys.executable}, device {self._setup.device!r}",
                 remedy="run the command `perfsuite doctor`; the device's libraries may not import",
             ) from ended
 
