@@ -91,7 +91,7 @@ def _refuse_other_root(config: pytest.Config) -> None:
     is_own = here == root or (config.inipath and here.is_relative_to(root))
     if is_own or config.args_source is pytest.Config.ArgsSource.ARGS:
         return
-    values = [config.getoption(f"perf_{name}") for name in ("report", "against_env")]
+    values = [config.getoption(f"perf_{name}") or "" for name in ("report", "against_env")]
     values += config.getoption("perf_packs")
     for value in (here / value for value in values):
         is_apart = not (value.is_relative_to(here) and here.is_relative_to(root))

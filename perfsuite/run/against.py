@@ -100,14 +100,16 @@ class Sides:
         """Return the sides, with the versions that side A's environment has on a device."""
         if self.revision is None or not self.revision.place:
             return self
-        there = panel.facts_in(panel.slots_of(Side.A)[0]).environment
+        facts = panel.facts_in(panel.slots_of(Side.A)[0])
+        there = {**_distributions(self.code[Side.A].python), **facts.environment}
         return dataclasses.replace(self, revision=replace(self.revision, environment=there))
 
     def notes(self, here: Mapping[str, str]) -> Iterator[str]:
         """Say what of its environment is another, and how much is not compared with it."""
         if self.revision and self.revision.place:
-            told = ", ".join(version_changes(self.revision.environment, here))
-            yield f"{self.revision.place}: {told or 'no other ' + ', '.join(here)}"
+            every = {**_distributions(sys.executable), **here}
+            told = ", ".join(version_changes(self.revision.environment, every))
+            yield f"{self.revision.place}: {told or 'the same versions of all that both have'}"
         if self.missing:
             total = len(self.missing) + len(self.compared)
             yield f"{len(self.missing)} of {total} variants are not compared with {self.revision}"
@@ -134,7 +136,7 @@ def open_sides(config: Config, variants: Sequence[Variant], stack: ExitStack) ->
     NoSideAError where a source can be none of the variants' side A; where it can be that of some,
     ``missing`` has its reason for the others.
     """
-    source, place = config.source, config.against_env
+    source, place = config.source, config.against_env or ""
     python = python_of(place, config.folder) if place else ""
     usable = [pack for pack in config.packs if not pack.error]
     if source is None and config.against is None:
@@ -235,6 +237,13 @@ def _made(place: str, folder: Path) -> Path:
             _said([*pip, "install", "--quiet", *wanted])
             part.rename(home)
     return home
+
+
+def _distributions(python: str) -> dict[str, str]:
+    """Return the versions of all distributions that a Python finds."""
+    ask = "print(*(f'{d.name}={d.version}' for d in distributions()), sep='\\n')"
+    said = _said([python, "-P", "-c", f"from importlib.metadata import distributions; {ask}"])
+    return dict(line.split("=", 1) for line in said.splitlines())
 
 
 def _said(command: Sequence[str], *, remedy: str = "run this command yourself") -> str:

@@ -175,6 +175,12 @@ def _flag(told: str) -> Option:
     return {"action": "store_true", "help": told}
 
 
+def _place(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("no environment is named: a folder, or requirements")
+    return text
+
+
 def _value(
     metavar: str, told: str, *, kind: Callable[[str], object] = str, default: object = None
 ) -> Option:
@@ -223,7 +229,7 @@ OPTIONS: Mapping[str, Option] = {
         "ENV",
         "compare with another environment, where the tree or REV is measured: a folder (a virtual "
         "environment), or requirements, such as 'triton==3.6.0', that one is made of",
-        default="",
+        kind=_place,
     ),
     "--perf-check": _flag("only check that results are right; measure nothing"),
     "--perf-resume": {
@@ -361,7 +367,7 @@ class Config:
     policy: Policy = field(default_factory=Policy)
     failing: frozenset[str] = FAILING
     against: str | None = None
-    against_env: str = ""
+    against_env: str | None = None
     source: Source | None = None
     against_build: str = ""
     repo: str = ""
@@ -511,7 +517,7 @@ def _refuse(values: Mapping[str, Any], unknown: Collection[str]) -> None:
     if unknown:
         what = f"--perf-fail-on does not know {', '.join(unknown)}"
         raise UsageError(what, remedy=f"choose among {known}")
-    if (values["against"] is not None or values["against_env"]) and values["check"]:
+    if (values["against"] or values["against_env"]) is not None and values["check"]:
         what = "--perf-against and --perf-against-env cannot go with --perf-check"
         raise UsageError(what, remedy="run them one after the other")
 
