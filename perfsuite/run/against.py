@@ -67,13 +67,14 @@ class Sides:
     """The code of both sides, none where a run has one; what is ``compared``, and what is not.
 
     ``missing`` says by variant why it is judged as in any run: because it is new, or is not
-    measured there although it could be.
+    measured there although it could be. ``others`` are versions that the environment of side A has.
     """
 
     revision: Revision | None = None
     code: Mapping[Side, Code] = field(default_factory=dict)
     compared: frozenset[str] = frozenset()
     missing: Mapping[str, Reason] = field(default_factory=dict)
+    others: tuple[str, ...] = ()
 
     def doubts(self, run: Run, verdicts: Iterable[Verdict], stage: Stage) -> dict[str, Reason]:
         """Return the verdicts of a stage about which the revision had nothing to say, and why."""
@@ -100,16 +101,16 @@ class Sides:
         """Return the sides, with the versions that side A's environment has on a device."""
         if self.revision is None or not self.revision.place:
             return self
-        facts = panel.facts_in(panel.slots_of(Side.A)[0])
-        there = {**_distributions(self.code[Side.A].python), **facts.environment}
-        return dataclasses.replace(self, revision=replace(self.revision, environment=there))
+        there = panel.facts_in(panel.slots_of(Side.A)[0]).environment
+        both = (self.code[Side.A].python, there), (sys.executable, panel.facts.environment)
+        told = version_changes(*({**_distributions(python), **known} for python, known in both))
+        changed = replace(self.revision, environment=there)
+        return dataclasses.replace(self, revision=changed, others=told)
 
-    def notes(self, here: Mapping[str, str]) -> Iterator[str]:
+    def notes(self) -> Iterator[str]:
         """Say what of its environment is another, and how much is not compared with it."""
         if self.revision and self.revision.place:
-            every = {**_distributions(sys.executable), **here}
-            told = ", ".join(version_changes(self.revision.environment, every))
-            yield f"{self.revision.place}: {told or 'the same versions of all that both have'}"
+            yield f"{self.revision.place}: {', '.join(self.others) or 'the same versions as here'}"
         if self.missing:
             total = len(self.missing) + len(self.compared)
             yield f"{len(self.missing)} of {total} variants are not compared with {self.revision}"
@@ -141,9 +142,8 @@ def open_sides(config: Config, variants: Sequence[Variant], stack: ExitStack) ->
     usable = [pack for pack in config.packs if not pack.error]
     if source is None and config.against is None:
         code = {Side.A: _code(usable, None, python), Side.B: _code(usable, None)}
-        every = frozenset(variant.id for variant in variants)
-        revision = Revision("", "", place)
-        return Sides(revision=revision, code=code, compared=every) if place else Sides()
+        every, tree = frozenset(variant.id for variant in variants), Revision("", "", place)
+        return Sides(revision=tree, code=code, compared=every) if place else Sides()
     revision, theirs, ours = (
         _trees_of(config, variants, stack, source) if source else _checked_out(config, stack)
     )

@@ -220,7 +220,7 @@ class Judging:
             *run.notes,
             *(self.basis.notes if not in_turns or is_ok - in_turns else ()),
             *gaps(run, told),
-            *self.sides.notes(run.facts.environment),
+            *self.sides.notes(),
             *self.exceptions.notes(run),
         ]
         claims = self.exceptions.claims(excused, judged)
