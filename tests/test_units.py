@@ -21,14 +21,14 @@ from test_runner import QUICK, WATCHED, Log, request
 
 from perfsuite.boundary import DeviceError, UsageError
 from perfsuite.cli import say_software
-from perfsuite.model import BUILT_IN_DEVICES, Settings, Stage, Status, Tier, Variant, built_in
+from perfsuite.model import BUILT_IN_DEVICES, Settings, Side, Stage, Status, Tier, Variant, built_in
 from perfsuite.packs.find import discover
 from perfsuite.packs.select import missing_need
 from perfsuite.run.run import execute
 from perfsuite.testing.fake import FakeDevice
 from perfsuite.workers.catalogue import load_catalogue
 from perfsuite.workers.panel import Panel
-from perfsuite.workers.process import Setup, Slot, resident_bytes
+from perfsuite.workers.process import Code, Setup, Slot, resident_bytes
 from perfsuite.workers.rank import gang_unit
 from perfsuite.workers.units import (
     Panels,
@@ -150,6 +150,7 @@ def test_gangs_are_measured_after_the_others_on_units_of_their_own() -> None:
     seen: list[tuple[str, str]] = []
 
     def take(panel: Panel, share: Sequence[Variant]) -> None:
+        assert panel.slots_of(Side.A) is not panel.slots_of(Side.B)
         panel.measure(
             share,
             Stage.SCREEN,
@@ -163,6 +164,8 @@ def test_gangs_are_measured_after_the_others_on_units_of_their_own() -> None:
         panels = open_panels("fake", packs, structs.replace(SETTINGS, processes=1), stack)
         assert [panel.facts.gpus for panel in panels] == [0]
         assert packs[0].name in panels[0].setup.origins
+        # Side A's environment is another.
+        panels[0].compare({Side.A: Code(origins={}, python=sys.executable)})
         measure_on(panels, [*gangs, plain], take)
         assert units_of(panels, gangs) == {panels[0].facts.unit: "Fake Device"}
     assert seen == [(each.id, Status.OK) for each in (plain, gangs[1], gangs[0])]

@@ -64,7 +64,7 @@ TODAY = {
     "core": 14_550,
     "features": 4_019,
     "core path": 5_253,
-    "tests": 16_109,
+    "tests": 16_111,
     "modules": 86,
 }
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}

@@ -269,13 +269,12 @@ class Panel(Closable):
         self.end_tracing()
         while self._elsewhere:
             self._elsewhere.pop().close()
-        if python := self.setup.code(model.Side.A).python:
-            for index in range(self.setup.slots):
-                self._elsewhere.append(Slot(index, self.setup, python))
 
     def slots_of(self, side: model.Side) -> list[Slot]:
-        """Return the slots that fork the workers of a side."""
-        return self._elsewhere or self.slots if side is model.Side.A else self.slots
+        """Return the slots that fork the workers of a side; raises DeviceError."""
+        if (python := self.setup.code(side).python) and not self._elsewhere:
+            self._elsewhere = [Slot(i, self.setup, python) for i in range(self.setup.slots)]
+        return self._elsewhere if python else self.slots
 
     @cached_property
     def facts(self) -> model.DeviceFacts:
