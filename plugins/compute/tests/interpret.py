@@ -14,6 +14,7 @@ from perfsuite_compute import (
     attention,
     attention_mask,
     cross_entropy,
+    gated_delta,
     gemm_triton,
     gqa_mla,
     grouped_gemm_triton,
@@ -32,6 +33,7 @@ from perfsuite_compute import (
 from perfsuite.devices.protocol import open_device
 from perfsuite.engine.check import check
 
+DELTA = {"model": ("qwen3-next-80b-tp4",), "state": ("fp32",), "b": (1,)}
 # Of the fused cases the smallest, an odd and a larger size each.
 FUSED: list[tuple[Any, dict[str, tuple[Any, ...]]]] = [
     (norm.norm, {"op": ("rms", "layer"), "direction": ("fwd",), "rows": (5,), "cols": (16, 63)}),
@@ -47,6 +49,8 @@ FUSED: list[tuple[Any, dict[str, tuple[Any, ...]]]] = [
     (gqa_mla.gqa_mla, {"kind": ("mha",), "b": (1,), "s": (65,)}),
     (gqa_mla.gqa_mla, {"kind": ("gqa", "mla"), "b": (1,), "s": (65, 200)}),
     (ssm_scan.ssm_scan, {"b": (2,), "h": (2,), "s": (129, 256, 1000)}),
+    (gated_delta.gated_delta, {**DELTA, "phase": ("prefill",), "s": (65, 128)}),
+    (gated_delta.gated_delta, {**DELTA, "phase": ("decode",), "s": (1,)}),
     (vecadd_tile.vecadd_tile, {"op": ("add",), "n": (3, 1000, 2051)}),
     (vecadd_tile.vecadd_tile, {"op": ("rowsum", "matmul"), "n": (64, 128)}),
 ]
