@@ -14,6 +14,7 @@ from perfsuite_compute import (
     attention,
     attention_mask,
     cross_entropy,
+    embedding,
     gated_delta,
     gemm_triton,
     gqa_mla,
@@ -51,6 +52,10 @@ FUSED: list[tuple[Any, dict[str, tuple[Any, ...]]]] = [
     (ssm_scan.ssm_scan, {"b": (2,), "h": (2,), "s": (129, 256, 1000)}),
     (gated_delta.gated_delta, {**DELTA, "phase": ("prefill",), "s": (65, 128)}),
     (gated_delta.gated_delta, {**DELTA, "phase": ("decode",), "s": (1,)}),
+    (
+        embedding.embedding,
+        {"op": ("fwd", "bwd"), "vocab": (100,), "width": (136,), "tokens": (70,)},
+    ),
     (vecadd_tile.vecadd_tile, {"op": ("add",), "n": (3, 1000, 2051)}),
     (vecadd_tile.vecadd_tile, {"op": ("rowsum", "matmul"), "n": (64, 128)}),
 ]
