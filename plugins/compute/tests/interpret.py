@@ -20,6 +20,8 @@ from perfsuite_compute import (
     gqa_mla,
     grouped_gemm_triton,
     norm,
+    norm_quantize,
+    norm_quantize_triton,
     pointwise_fusion,
     quantize_cast,
     quantize_cast_triton,
@@ -135,6 +137,16 @@ def rows() -> None:
             wanted, scales = quantize_cast.reference(x, to=to)
             report(f"{to} {count} {cols} codes", codes, wanted.double())
             report(f"{to} {count} {cols} scales", scale, scales.double())
+    for count, cols in ((3, 128), (5, 384)):
+        x, weight = normal(count, cols).float(), normal(cols).float()
+        codes = torch.zeros(count, cols, dtype=torch.float8_e4m3fn)
+        scales = torch.full((count, cols // 128), math.nan)
+        how = {"eps": norm_quantize.EPS, "most": norm_quantize.MOST, "group": norm_quantize.GROUP}
+        norm_quantize_triton.quantise(x, weight, codes, scales, **how)
+        wanted, sizes = norm_quantize.reference(x, weight)
+        numbers = wanted.to(codes.dtype).view(torch.uint8).double()
+        report(f"fp8 norm {count} {cols} codes", codes.view(torch.uint8), numbers)
+        report(f"fused norm {count} {cols} scales", scales, sizes)
 
 
 if __name__ == "__main__":
