@@ -14,10 +14,14 @@ from perfsuite_compute import (
     attention,
     attention_mask,
     cross_entropy,
+    embedding,
+    gated_delta,
     gemm_triton,
     gqa_mla,
     grouped_gemm_triton,
     norm,
+    norm_quantize,
+    norm_quantize_triton,
     pointwise_fusion,
     quantize_cast,
     quantize_cast_triton,
@@ -32,6 +36,7 @@ from perfsuite_compute import (
 from perfsuite.devices.protocol import open_device
 from perfsuite.engine.check import check
 
+DELTA = {"model": ("qwen3-next-80b-tp4",), "state": ("fp32",), "b": (1,)}
 # Of the fused cases the smallest, an odd and a larger size each.
 FUSED: list[tuple[Any, dict[str, tuple[Any, ...]]]] = [
     (norm.norm, {"op": ("rms", "layer"), "direction": ("fwd",), "rows": (5,), "cols": (16, 63)}),
@@ -47,6 +52,12 @@ FUSED: list[tuple[Any, dict[str, tuple[Any, ...]]]] = [
     (gqa_mla.gqa_mla, {"kind": ("mha",), "b": (1,), "s": (65,)}),
     (gqa_mla.gqa_mla, {"kind": ("gqa", "mla"), "b": (1,), "s": (65, 200)}),
     (ssm_scan.ssm_scan, {"b": (2,), "h": (2,), "s": (129, 256, 1000)}),
+    (gated_delta.gated_delta, {**DELTA, "phase": ("prefill",), "s": (65, 128)}),
+    (gated_delta.gated_delta, {**DELTA, "phase": ("decode",), "s": (1,)}),
+    (
+        embedding.embedding,
+        {"op": ("fwd", "bwd"), "vocab": (100,), "width": (136,), "tokens": (70,)},
+    ),
     (vecadd_tile.vecadd_tile, {"op": ("add",), "n": (3, 1000, 2051)}),
     (vecadd_tile.vecadd_tile, {"op": ("rowsum", "matmul"), "n": (64, 128)}),
 ]
@@ -126,6 +137,16 @@ def rows() -> None:
             wanted, scales = quantize_cast.reference(x, to=to)
             report(f"{to} {count} {cols} codes", codes, wanted.double())
             report(f"{to} {count} {cols} scales", scale, scales.double())
+    for count, cols in ((3, 128), (5, 384)):
+        x, weight = normal(count, cols).float(), normal(cols).float()
+        codes = torch.zeros(count, cols, dtype=torch.float8_e4m3fn)
+        scales = torch.full((count, cols // 128), math.nan)
+        how = {"eps": norm_quantize.EPS, "most": norm_quantize.MOST, "group": norm_quantize.GROUP}
+        norm_quantize_triton.quantise(x, weight, codes, scales, **how)
+        wanted, sizes = norm_quantize.reference(x, weight)
+        numbers = wanted.to(codes.dtype).view(torch.uint8).double()
+        report(f"fp8 norm {count} {cols} codes", codes.view(torch.uint8), numbers)
+        report(f"fused norm {count} {cols} scales", scales, sizes)
 
 
 if __name__ == "__main__":
