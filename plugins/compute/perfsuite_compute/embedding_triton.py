@@ -1,4 +1,4 @@
-"""Rows of a vocabulary in Triton: taken by token, and each written once as the sum of its own."""
+"""Rows of a vocabulary in Triton: taken by token, and written as the sum of what is their own."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
 from typing import Any
@@ -9,8 +9,8 @@ import triton.language as tl
 
 TAKE_WARPS = 4
 # Columns and gradients that a program of the backward pass holds at a time: a frequent word has
-# thousands of gradients, and most words none.
-COLS, ROWS, SUM_WARPS = 2048, 4, 4
+# thousands of gradients, which few columns share out over many programs.
+COLS, ROWS, SUM_WARPS = 512, 16, 4
 
 
 @triton.jit
@@ -25,20 +25,23 @@ def take_kernel(table, index, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def segment_kernel(
-    grad, order, starts, out, WIDTH: tl.constexpr, COLS: tl.constexpr, ROWS: tl.constexpr
+    grad, words, order, ends, out, WIDTH: tl.constexpr, COLS: tl.constexpr, ROWS: tl.constexpr
 ):
-    """Write the sum of one word's gradients, which ``order`` has side by side, or zeros."""
-    columns = tl.program_id(1) * COLS + tl.arange(0, COLS)
-    first, last = tl.load(starts + tl.program_id(0)), tl.load(starts + tl.program_id(0) + 1)
-    total = tl.zeros((ROWS, COLS), dtype=tl.float32)
-    for at in range(first, last, ROWS):
-        places = at + tl.arange(0, ROWS)
-        rows = tl.load(order + places, places < last, 0)
-        inside = (places < last)[:, None] & (columns < WIDTH)[None, :]
-        values = tl.load(grad + rows[:, None] * WIDTH + columns[None, :], inside, 0.0)
-        total += values.to(tl.float32)
-    to = out + tl.program_id(0).to(tl.int64) * WIDTH + columns
-    tl.store(to, tl.sum(total, 0).to(out.dtype.element_ty), columns < WIDTH)
+    """Write the sum of a word's gradients, which ``order`` has side by side, for the first one."""
+    first = tl.program_id(0)
+    word = tl.load(words + first)
+    if tl.load(words + first - 1, first > 0, -1) != word:
+        columns = tl.program_id(1) * COLS + tl.arange(0, COLS)
+        last = tl.load(ends + first)
+        total = tl.zeros((ROWS, COLS), dtype=tl.float32)
+        for at in range(first, last, ROWS):
+            places = at + tl.arange(0, ROWS)
+            rows = tl.load(order + places, places < last, 0)
+            inside = (places < last)[:, None] & (columns < WIDTH)[None, :]
+            values = tl.load(grad + rows[:, None] * WIDTH + columns[None, :], inside, 0.0)
+            total += values.to(tl.float32)
+        to = out + word * WIDTH + columns
+        tl.store(to, tl.sum(total, 0).to(out.dtype.element_ty), columns < WIDTH)
 
 
 def take(table: Any, index: Any, out: Any) -> None:
@@ -51,9 +54,10 @@ def take(table: Any, index: Any, out: Any) -> None:
 
 def segments(grad: Any, index: Any, out: Any) -> None:
     """Write to each row of out, [vocabulary, width], the sum of its tokens' gradients."""
-    words, width = out.shape
-    found, order = index.sort(stable=True)
-    starts = torch.searchsorted(found, torch.arange(words + 1, device=found.device))
-    segment_kernel[(words, triton.cdiv(width, COLS))](
-        grad, order, starts, out, WIDTH=width, COLS=COLS, ROWS=ROWS, num_warps=SUM_WARPS
+    width = out.shape[1]
+    words, order = index.sort(stable=True)
+    ends = torch.searchsorted(words, words, right=True)
+    out.zero_()  # most words have no gradient
+    segment_kernel[(len(words), triton.cdiv(width, COLS))](
+        grad, words, order, ends, out, WIDTH=width, COLS=COLS, ROWS=ROWS, num_warps=SUM_WARPS
     )
