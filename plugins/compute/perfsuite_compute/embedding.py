@@ -56,9 +56,9 @@ def embedding(
 
     Words come as often as in a text, and frequent ones have low numbers, as merges give them. A row
     that comes again is read once. The gradient of most rows is zero and written all the same, which
-    is most of ``bwd``. ``torch`` sorts the tokens, and so does ``triton``, which fills all rows with
-    zeros and then writes those that have a gradient. ``atomics`` adds in fp32, since a thousand sums in bf16 would keep no digit of the
-    last, and then has all rows to convert.
+    is most of ``bwd``. ``torch`` sorts the tokens, and so does ``triton``, which fills all rows
+    with zeros and then writes those that have a gradient. ``atomics`` adds in fp32, since a
+    thousand sums in bf16 would keep no digit of the last, and then has all rows to convert.
     """
     name = DTYPES[dtype]
     order = rng.rand(tokens).argsort()
