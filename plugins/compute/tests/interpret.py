@@ -16,6 +16,7 @@ from perfsuite_compute import (
     cross_entropy,
     fp8_block,
     fp8_block_triton,
+    fp8_grouped,
     gemm_triton,
     gqa_mla,
     grouped_gemm_triton,
@@ -108,6 +109,10 @@ def fp8() -> None:
     for m, n, k in ((70, 200, 256), (130, 128, 512)):
         dense = fp8_block.fp8_block_gemm.build(context, impl="triton", m=m, n=n, k=k)
         report(f"fp8 {m} {n} {k}", check(device, dense, seed=1).known_error)
+    for layout, experts, rows in (("contiguous", 4, 100), ("masked", 3, 20), ("masked", 2, 200)):
+        at = {"layout": layout, "experts": experts, "rows": rows, "n": 256, "k": 256}
+        grouped = fp8_grouped.fp8_grouped_gemm.build(context, impl="triton", **at)
+        report(f"fp8 {layout} {experts} {rows}", check(device, grouped, seed=1).known_error)
     # An expert without rows, one that ends with a tile, and columns that fill none.
     x, x_scale = fp8_block.quantise(torch.randn(1, 384, 256), 1)
     w, w_scale = fp8_block.quantise(torch.randn(3, 200, 256), fp8_block.BLOCK)
