@@ -20,6 +20,7 @@ from perfsuite_compute import (
     gemm_triton,
     gqa_mla,
     grouped_gemm_triton,
+    moe_fp8,
     norm,
     pointwise_fusion,
     quantize_cast,
@@ -113,6 +114,11 @@ def fp8() -> None:
         at = {"layout": layout, "experts": experts, "rows": rows, "n": 256, "k": 256}
         grouped = fp8_grouped.fp8_grouped_gemm.build(context, impl="triton", **at)
         report(f"fp8 {layout} {experts} {rows}", check(device, grouped, seed=1).known_error)
+    for tokens in (1, 5, 40):
+        whole = moe_fp8.moe_fp8.build(context, impl="triton", model="tiny", tokens=tokens)
+        given = whole.make_inputs(device.rng(1))
+        whole.fn(*given)
+        report(f"moe {tokens}", given[-1], whole.reference(*given))
     # An expert without rows, one that ends with a tile, and columns that fill none.
     x, x_scale = fp8_block.quantise(torch.randn(1, 384, 256), 1)
     w, w_scale = fp8_block.quantise(torch.randn(3, 200, 256), fp8_block.BLOCK)
