@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from perfsuite import Beats, Work, arch, cuda, operator
+from perfsuite import Beats, Work, arch, cuda, operator, package
 from perfsuite.gpu import Later, torch
 from perfsuite_compute import fp8_block
 
@@ -60,7 +60,8 @@ def moe_fp8(rng: Any, *, model: str, tokens: int) -> Any:
     Weights are e4m3 with a scale for each 128 x 128. ``eager`` is what models write: expert by
     expert, its tokens found by the host, its weights turned into bf16. ``triton`` numbers the
     tokens of each expert, copies them there in e4m3, multiplies with ``fp8_grouped_gemm``'s
-    kernel, and adds the rows of each token. torch's softmax and top-k route in both.
+    kernel, and adds the rows of each token. ``vllm`` is its fused_experts, where it is installed.
+    torch's softmax and top-k route in all.
     """
     experts, _, width, inner = MODELS[model]
     x = rng.randn(tokens, width, dtype="bfloat16")
@@ -152,5 +153,20 @@ def _triton(ctx: Any, *, model: str, tokens: int) -> Any:
     def launch(x: Any, logits: Any, *rest: Any) -> None:
         ids, shares = _routed(logits, top)
         run(x, ids, shares, *rest)
+
+    return launch
+
+
+@moe_fp8.impl(needs=[cuda(), arch("sm_90+"), package("vllm")])
+def _vllm(ctx: Any, *, model: str) -> Any:
+    config, layer = (
+        Later(f"vllm.model_executor.layers.fused_moe.{name}") for name in ("config", "fused_moe")
+    )
+
+    def launch(x: Any, logits: Any, w1: Any, w1_scale: Any, w2: Any, w2_scale: Any, _: Any) -> Any:
+        ids, shares = _routed(logits, MODELS[model].top)
+        block = [fp8_block.BLOCK, fp8_block.BLOCK]
+        how = config.fp8_w8a8_moe_quant_config(w1_scale, w2_scale, block_shape=block)
+        return layer.fused_experts(x, w1, w2, shares, ids.to(torch.int32), quant_config=how)
 
     return launch
