@@ -11,20 +11,25 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from perfsuite.gpu import sm_count
 
 BLOCK = tl.constexpr(128)  # values of k that have a scale, and columns of w
+BAND = tl.constexpr(16)
 
 
 @triton.jit
 def place_of(tile, ends, tiles, begins, tiles_n, GROUPS: tl.constexpr):
     """Return a tile's group, where that begins, and its row and column of tiles in there.
 
-    A group's tiles follow one another, those of a column first: they share their tile of w.
+    A group's tiles follow one another; BAND rows of them walk the columns together, so that their
+    tiles of w stay in L2.
     """
     each = tl.arange(0, GROUPS)
     group = tl.sum((ends * tiles_n <= tile).to(tl.int32))
     mine = each == group
     tiles_m = tl.sum(tl.where(mine, tiles, 0))
     local = tile - tl.sum(tl.where(mine, ends - tiles, 0)) * tiles_n
-    return group, tl.sum(tl.where(mine, begins, 0)), local % tiles_m, local // tiles_m
+    first = local // (BAND * tiles_n) * BAND
+    rows = tl.minimum(tiles_m - first, BAND)
+    inside = local % (BAND * tiles_n)
+    return group, tl.sum(tl.where(mine, begins, 0)), first + inside % rows, inside // rows
 
 
 @triton.jit
@@ -54,12 +59,16 @@ def block_gemm_kernel(
         x_scales = x_scale + row // part * steps * part + (at - row // part * part)
         w_scales = w_scale + (group * tl.cdiv(n, BLOCK) + column // BLOCK) * steps
         sums = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+        factor = tl.load(x_scales, mask=at < end, other=0.0) * tl.load(w_scales)
         for step in range(steps):
-            factor = tl.load(x_scales + step * part, mask=at < end, other=0.0)
-            factor *= tl.load(w_scales + step)
             x = x_desc.load([row, step * BLOCK])
             w = w_desc.load([group * n + column, step * BLOCK])
+            # Asked for before the product, which takes as long as they do.
+            ahead = tl.minimum(step + 1, steps - 1)
+            of_x = tl.load(x_scales + ahead * part, mask=at < end, other=0.0)
+            of_w = tl.load(w_scales + ahead)
             sums += tl.dot(x, w.T) * factor[:, None]
+            factor = of_x * of_w
         columns = column + tl.arange(0, BLOCK_N)
         seen = (at[:, None] < end) & (columns[None, :] < n)
         places = y_ptr + at[:, None].to(tl.int64) * n + columns[None, :]
