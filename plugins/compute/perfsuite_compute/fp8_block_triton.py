@@ -77,9 +77,11 @@ def block_gemm_kernel(
 
 def settings(rows: int) -> tuple[tuple[int, int], int, int, int]:
     """Return a tile, stages, warps and programs a multiprocessor, by the rows of one matrix."""
-    if rows <= 128:  # bound by reading w: many small tiles  # noqa: PLR2004
-        return (64, 64), 6, 4, 2
-    return (128, 128), 3, 8, 1
+    if rows <= 128:  # bound by reading w, of which much is to be under way  # noqa: PLR2004
+        return (64, 128), 6, 4, 1
+    if rows <= 1024:  # noqa: PLR2004
+        return (64, 128), 4, 8, 2
+    return (128, 128), 4, 8, 1
 
 
 def launch(begins: torch.Tensor, counts: torch.Tensor, *, rows: int) -> Any:
