@@ -15,10 +15,14 @@ from perfsuite_compute import (
     attention_mask,
     cross_entropy,
     embedding,
+    fp8_block,
+    fp8_block_triton,
+    fp8_grouped,
     gated_delta,
     gemm_triton,
     gqa_mla,
     grouped_gemm_triton,
+    moe_fp8,
     norm,
     norm_quantize,
     norm_quantize_triton,
@@ -111,6 +115,34 @@ def products() -> None:
         report(f"grouped {sizes} {n} {k}", y, torch.cat([a @ b.t() for a, b in parts]))
 
 
+def fp8() -> None:
+    device = open_device("cpu")
+    context = device.context(1)
+    for m, n, k in ((70, 200, 256), (130, 128, 512)):
+        dense = fp8_block.fp8_block_gemm.build(context, impl="triton", m=m, n=n, k=k)
+        report(f"fp8 {m} {n} {k}", check(device, dense, seed=1).known_error)
+    for layout, experts, rows in (("contiguous", 4, 100), ("masked", 3, 20), ("masked", 2, 200)):
+        at: Any = {"layout": layout, "experts": experts, "rows": rows, "n": 256, "k": 256}
+        grouped = fp8_grouped.fp8_grouped_gemm.build(context, impl="triton", **at)
+        report(f"fp8 {layout} {experts} {rows}", check(device, grouped, seed=1).known_error)
+    for tokens in (1, 5, 40):
+        whole = moe_fp8.moe_fp8.build(context, impl="triton", model="tiny", tokens=tokens)
+        given = whole.make_inputs(device.rng(1))
+        whole.fn(*given)
+        report(f"moe {tokens}", given[-1], whole.reference(*given))
+    # An expert without rows, one that ends with a tile, and columns that fill none.
+    x, x_scale = fp8_block.quantise(torch.randn(1, 384, 256), 1)
+    w, w_scale = fp8_block.quantise(torch.randn(3, 200, 256), fp8_block.BLOCK)
+    begins, counts = (torch.tensor(of, dtype=torch.int32) for of in ((0, 256, 256), (130, 0, 128)))
+    y, given = room(384, 200), (x.view(384, 256), x_scale.mT.contiguous(), w, w_scale)
+    fp8_block_triton.launch(begins, counts, rows=200)(*given, y)
+    for name, own, expert in (("first", slice(130), 0), ("last", slice(256, 384), 2)):
+        left = fp8_block.dequantise(x[0, own], x_scale[0, own], 1)
+        right = fp8_block.dequantise(w[expert], w_scale[expert], fp8_block.BLOCK)
+        report(f"kernel {name}", y[own], left @ right.t())
+    report("kernel between", float(not y[130:256].isnan().all()))
+
+
 def skinny() -> None:
     for m, n, k, programs in ((1, 64, 128, 1), (3, 67, 1160, 4), (70, 130, 1288, 9)):
         launch = skinny_triton.launch(m, n, k, place="cpu", programs=programs)
@@ -141,7 +173,11 @@ def rows() -> None:
         x, weight = normal(count, cols).float(), normal(cols).float()
         codes = torch.zeros(count, cols, dtype=torch.float8_e4m3fn)
         scales = torch.full((count, cols // 128), math.nan)
-        how = {"eps": norm_quantize.EPS, "most": norm_quantize.MOST, "group": norm_quantize.GROUP}
+        how: Any = {
+            "eps": norm_quantize.EPS,
+            "most": norm_quantize.MOST,
+            "group": norm_quantize.GROUP,
+        }
         norm_quantize_triton.quantise(x, weight, codes, scales, **how)
         wanted, sizes = norm_quantize.reference(x, weight)
         numbers = wanted.to(codes.dtype).view(torch.uint8).double()
@@ -151,5 +187,5 @@ def rows() -> None:
 
 if __name__ == "__main__":
     torch.manual_seed(1)
-    for part in (cases, products, skinny, rows):
+    for part in (cases, products, fp8, skinny, rows):
         part()

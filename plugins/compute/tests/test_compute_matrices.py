@@ -3,10 +3,11 @@
 import importlib.util
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kernel_codes import codes_of, kernels_of
-from perfsuite_compute import grouped_gemm
+from perfsuite_compute import fp8_grouped, grouped_gemm
 
 
 def test_gemv_reads_16_bytes_at_a_time_many_before_the_first_use(tmp_path: Path) -> None:
@@ -96,3 +97,30 @@ def test_sizes_of_experts_add_up_and_one_is_empty() -> None:
         assert sum(sizes) == sum(grouped_gemm.sizes_of(16384, experts, "equal")) == 16384
         assert min(sizes) == 0
         assert max(sizes) > 3 * 16384 // experts
+
+
+def test_operands_of_all_formats_stand_for_the_same_product() -> None:
+    from perfsuite.devices.protocol import open_device
+
+    axes: Any = {"layout": "masked", "experts": 2, "rows": 20, "n": 200, "k": 512}
+    found = {}
+    for impl in ("triton", "rowwise", "bf16"):
+        built = fp8_grouped.fp8_grouped_gemm.build(open_device("cpu").context(1), impl=impl, **axes)
+        found[impl] = built.reference(*built.make_inputs(open_device("cpu").rng(1)))
+    for ours, *others in zip(*found.values(), strict=True):
+        # e4m3 keeps 4 bits of a value: with a scale a row, more of the small blocks are lost.
+        errors = [float((other - ours).norm() / ours.norm()) for other in others]
+        assert 5e-2 > errors[0] > errors[1] > 0
+        assert errors[1] < 3e-3
+
+
+def test_rooms_of_experts_are_whole_tiles_that_hold_their_rows() -> None:
+    for layout, total in (("contiguous", 4 * 8192 + 256), ("masked", 6 * 128)):
+        experts, rows = (4, 8192) if layout == "contiguous" else (6, 20)
+        sizes = fp8_grouped.sizes_of(experts, rows)
+        begins = fp8_grouped.begins_of(layout, experts, rows)
+        ends = [begin + size for begin, size in zip(begins, sizes, strict=False)]
+        assert all(end <= after for end, after in zip(ends, begins[1:], strict=True))
+        assert not any(begin % 128 for begin in begins)
+        assert begins[-1] == total
+        assert len({*sizes}) > 2
