@@ -178,7 +178,7 @@ def rows() -> None:
             "most": norm_quantize.MOST,
             "group": norm_quantize.GROUP,
         }
-        norm_quantize_triton.quantise(x, weight, codes, scales, **how)
+        norm_quantize_triton.quantise(x, weight, codes, scales, eps=eps, most=most, group=group)
         wanted, sizes = norm_quantize.reference(x, weight)
         numbers = wanted.to(codes.dtype).view(torch.uint8).double()
         report(f"fp8 norm {count} {cols} codes", codes.view(torch.uint8), numbers)
