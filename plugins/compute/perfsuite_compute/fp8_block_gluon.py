@@ -201,7 +201,7 @@ def block_gemm_kernel(
 
 def settings(rows: int) -> tuple[int, int]:
     """Return 128 columns of a tile and steps under way, by the rows of one matrix."""
-    return (1, 6) if rows <= 128 else (2, 4)  # noqa: PLR2004
+    return (1, 6) if rows <= 192 else (2, 4)  # noqa: PLR2004
 
 
 def launch(begins: torch.Tensor, counts: torch.Tensor, *, rows: int) -> Any:

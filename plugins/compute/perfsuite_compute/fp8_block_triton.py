@@ -78,9 +78,9 @@ def block_gemm_kernel(
 def settings(rows: int) -> tuple[tuple[int, int], int, int, int]:
     """Return a tile, stages, warps and programs a multiprocessor, by the rows of one matrix."""
     if rows <= 128:  # bound by reading w, of which much is to be under way  # noqa: PLR2004
-        return (64, 128), 6, 4, 1
+        return (64, 128), 4, 4, 2
     if rows <= 1024:  # noqa: PLR2004
-        return (64, 128), 4, 8, 2
+        return (64, 128), 3, 4, 3
     return (128, 128), 4, 8, 1
 
 

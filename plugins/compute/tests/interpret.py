@@ -173,11 +173,7 @@ def rows() -> None:
         x, weight = normal(count, cols).float(), normal(cols).float()
         codes = torch.zeros(count, cols, dtype=torch.float8_e4m3fn)
         scales = torch.full((count, cols // 128), math.nan)
-        how: Any = {
-            "eps": norm_quantize.EPS,
-            "most": norm_quantize.MOST,
-            "group": norm_quantize.GROUP,
-        }
+        eps, most, group = norm_quantize.EPS, norm_quantize.MOST, norm_quantize.GROUP
         norm_quantize_triton.quantise(x, weight, codes, scales, eps=eps, most=most, group=group)
         wanted, sizes = norm_quantize.reference(x, weight)
         numbers = wanted.to(codes.dtype).view(torch.uint8).double()
