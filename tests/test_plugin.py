@@ -16,7 +16,7 @@ from perfsuite.explain import trace
 from perfsuite.history import store
 from perfsuite.model import Pack
 from perfsuite.plugin import PerfSession
-from perfsuite.run.config import GONE, Config
+from perfsuite.run.config import Config
 from perfsuite.store.runs import load_run
 from perfsuite.workers.units import Panels
 
@@ -335,7 +335,6 @@ def test_a_claim_brings_variants_which_may_fail_the_run(project: pytest.Pytester
         (["--perf-tier", "huge"], "nightly"),
         (["--perf-device", "tpu"], "unknown device 'tpu'"),
         (["--perf-against=HEAD", "--perf-check"], "-against-env cannot go with --perf-check"),
-        *((["x.py", name, "x"], f"do: {instead}") for name, instead in GONE.items()),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

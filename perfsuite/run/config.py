@@ -287,23 +287,6 @@ INI: Mapping[str, Option] = {
     "perf_threshold": _text("smallest change that is called slower or faster, in percent"),
     "perf_gate": _text("smallest slower change that fails a run, in percent"),
 }
-_IN_INI = "set {0} = ... in the ini file, or for one run -o {0}=..."
-_ACCEPT = 'look at the run first, then: perfsuite baseline accept RUN --reason "..."'
-# Options of before, each with what is written in its place.
-GONE: Mapping[str, str] = {
-    "--perf-pack": "name the path with --perf-packs=PATH",
-    "--perf-resume-if-any": "write --perf-resume=auto",
-    "--perf-profile": "the report's page has the table of a run's own time",
-    "--perf-accept": _ACCEPT,
-    "--perf-reason": _ACCEPT,
-    "--perf-allow-dirty": f"{_ACCEPT} --allow-dirty",
-    **{
-        f"--{name.replace('_', '-')}": _IN_INI.format(name)
-        for name in INI
-        if name not in {"perf_cases", BASELINES, "perf_wheels"}
-    },
-}
-
 # Of pytest's own options those that choose tests and plugins, and those that set what INI has.
 CHOICES, SETTERS = ("-k", "-m", "-p"), ("-o", "--override-ini")
 
