@@ -212,13 +212,14 @@ OPTIONS: Mapping[str, Option] = {
         "auto takes the GPUs, else a pack's device, else the CPU",
         default="auto",
     ),
-    "--perf-packs": _value(
-        "NAMES_OR_PATHS",
-        "only these packs, separated by commas: a name, a Python file, or a folder with a "
+    "--perf-packs": {
+        "action": "extend",
+        "metavar": "NAMES_OR_PATHS",
+        "type": named_packs,
+        "default": [],
+        "help": "only these packs, separated by commas: a name, a Python file, or a folder with a "
         "pyproject.toml, as in acme,./more-perf",
-        kind=named_packs,
-        default=(),
-    ),
+    },
     "--perf-processes": _value(
         "N", "fresh processes per variant (default: 2); more find smaller changes", kind=_count
     ),
@@ -307,7 +308,8 @@ def kept_words(words: Iterable[str], paths: Collection[str]) -> Iterator[str]:
     for word in given:
         name, equals, value = word.partition("=")
         if name in options and name.startswith("--"):
-            has_value = not {"action", "nargs"} & options[name].keys()
+            option = options[name]
+            has_value = option.get("action") != "store_true" and "nargs" not in option
             yield hidden(f"{word}={next(given, '')}" if has_value and not equals else word)
         elif word[:2] in CHOICES and not word.startswith("--"):
             yield from map(hidden, (word, *([next(given, "")] if word in CHOICES else [])))
@@ -458,7 +460,7 @@ def config_of(config: pytest.Config) -> Config:
         counters=counters,
         time_s=values["time"] or inf,
         share=values["shard"],
-        only=values["packs"],
+        only=tuple(values["packs"]),
         against_build=config.getini("perf_against_build"),
         repo=config.getini("perf_repo"),
         report=root / values["report"],
