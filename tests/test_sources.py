@@ -31,7 +31,7 @@ from against_data import (
 from msgspec import structs
 from test_runner import Log
 
-from perfsuite.boundary import UsageError
+from perfsuite.boundary import DeviceError, UsageError
 from perfsuite.model import BUILT_IN_DEVICES, Pack, Run, Settings, Side, Source, Wheel
 from perfsuite.run.accept import accept, refuse_changed
 from perfsuite.run.against import (
@@ -617,3 +617,30 @@ def test_what_is_no_environment_is_refused(tmp_path: Path) -> None:
     python.chmod(0o700)
     with pytest.raises(UsageError, match=r"has Python 3\.9, and perfsuite runs in Python 3"):
         python_of(str(tmp_path), tmp_path)
+
+
+def test_a_run_beside_an_environment_goes_on_where_it_stopped(project: Path) -> None:
+    place: dict[str, Any] = {"against_env": sys.prefix}
+    whole = measure(project, **place)
+    lines = whole.run_file.read_bytes().splitlines(keepends=True)
+    first, *_, last = [n for n, line in enumerate(lines) if b'"kind":"result"' in line]
+    whole.run_file.write_bytes(b"".join(lines[: first + 2]))
+    assert last > first + 1
+    resumed = measure(project, resume="always", **place)
+    assert resumed.run.id == whole.run.id
+    assert words(resumed.run) == words(whole.run)
+    assert resumed.run.against == whole.run.against
+    assert resumed.run.aside[0] in whole.run.aside
+
+
+def test_a_broken_environment_is_named_and_not_this_one(project: Path, tmp_path: Path) -> None:
+    env = tmp_path / "env"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", env], check=True)
+    (site,) = env.glob("lib/python*/site-packages")
+    # As where a library that a device's server imports does not load.
+    broken = "import os, sys; os._exit(3) if 'server' in str(sys.orig_argv) else None\n"
+    (site / "broken.pth").write_text(broken, encoding="utf-8")
+    with pytest.raises(DeviceError, match="exit code 3") as caught:
+        measure(project, against_env=str(env))
+    assert caught.value.where.startswith(str(env / "bin" / "python"))
+    assert "doctor" not in caught.value.remedy
