@@ -52,7 +52,7 @@ from perfsuite.model import (
 )
 from perfsuite.packs.select import missing_of
 from perfsuite.stats import hodges_lehmann
-from perfsuite.store.sku import blocked_by
+from perfsuite.store.sku import differs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +201,7 @@ def _unrelated(one: VariantRun, result: Result, facts: DeviceFacts) -> tuple[Wor
         return Word.NEW, because("version", before=entry.case_version, now=result.case_version)
     if entry.regime != regime:
         return Word.INCOMPARABLE, because("regime", before=entry.regime, now=regime)
-    blocked = blocked_by(entry.state, facts)
+    blocked = differs(entry.state, facts.state)
     return (Word.INCOMPARABLE, because("other_kind", text=blocked)) if blocked else None
 
 

@@ -31,7 +31,7 @@ from perfsuite.stats import hodges_lehmann, pooled
 from perfsuite.store import files
 from perfsuite.store.codec import convert, damaged, read_stored, round_digits
 from perfsuite.store.files import checked_name, inside, listed, refusing, replace_file
-from perfsuite.store.sku import fingerprint_differs
+from perfsuite.store.sku import differs
 
 T = TypeVar("T")
 
@@ -364,7 +364,7 @@ class Baselines:
             try:
                 packs = [shipper] if shipper else packs_in(folder)
                 found = {k: v for pack in packs for k, v in read_pack(folder, pack).items()}
-                differs = fingerprint_differs(sku, read_sku(folder).facts) if found else ""
+                problem = differs(read_sku(folder).facts, sku.facts) if found else ""
                 runs |= read_runs(folder, runs_of(found.values()))
             except StoreError as error:
                 if not shipper:
@@ -376,13 +376,13 @@ class Baselines:
                     remedy="install the pack again or tell its author; without it: --perf-packs "
                     f"with the others, or pip uninstall what brings {shipper!r}",
                 ) from error
-            if shipper and differs:
-                notes.append(f"the baseline that {shipper} ships is not used: {folder}: {differs}")
+            if shipper and problem:
+                notes.append(f"the baseline that {shipper} ships is not used: {folder}: {problem}")
             elif shipper:
                 theirs = found | theirs
             else:
                 own = found | own
-                problems += [f"{folder}: {differs}"] if differs else []
+                problems += [f"{folder}: {problem}"] if problem else []
         return cls(
             sku=sku,
             entries=theirs | own,
