@@ -340,9 +340,6 @@ def test_policy_says_what_fails_and_what_moved() -> None:
     loose = Policy(threshold=0.05, gate=0.1)
     found = verdict(result(clocks(0.02)), entry(), policy=loose)
     assert (found.word, found.changes[0].threshold, found.changes[0].gate) == (SAME, 0.05, 0.1)
-    for wrong in ({"threshold": -1.0}, {"gate": math.nan}, {"fail_on": ("slow",)}):
-        with pytest.raises(ValueError, match="Policy"):
-            Policy(**wrong)
 
 
 def claim(
