@@ -36,8 +36,6 @@ from perfsuite.store.sku import differs
 T = TypeVar("T")
 
 BASELINE_SCHEMA = "perfsuite.baseline/1"
-# What entries of before have, and nothing reads.
-RETIRED = frozenset({"work_class", "load"})
 # The folder of baselines inside a package, and the file that says which product a folder is of.
 FOLDER, SKU_FILE = "baselines", "sku.json"
 _MISPLACED = "move it to its own place, or accept a run here"
@@ -187,8 +185,7 @@ def read_pack(folder: Path, pack: str) -> dict[str, StoredEntry]:
         place = f"{path}, variant {variant!r}"
         if not variant.startswith(f"{pack}."):
             raise damaged(f"the variant is not of pack {pack!r}", place)
-        kept = {key: each for key, each in value.items() if key not in RETIRED}
-        entry = entries[variant] = convert({**kept, "variant": variant}, StoredEntry, where=place)
+        entry = entries[variant] = convert({**value, "variant": variant}, StoredEntry, where=place)
         for run in runs_of([entry]):
             checked_name(run, "run id", where=place)
         metrics = entry.metrics
