@@ -116,7 +116,6 @@ WORDS: list[tuple[Spec, Spec | None, Spec, Word, str]] = [
      "code_is_same interval"),
     # Numbers of other cards say at best *same*, and never within less than half a percent.
     ({"unit": "b"}, {}, {}, SAME, "within processes_elsewhere"),
-    ({}, {"units": ""}, {}, SAME, "processes_elsewhere"),
     *(({"unit": "b", "levels": clocks(0.25)}, {"count": 6, "units": units}, {}, UNCLEAR,
        "interval other_cards detectable") for units in ("a", "acd")),
     ({"unit": "b", "levels": clocks(0.05)}, {"count": 6, "units": "ab"}, {}, SLOWER, "interval"),

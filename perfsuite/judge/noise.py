@@ -83,13 +83,11 @@ def usable_of(result: Result) -> list[Timing]:
 
 
 def values_of_entry(entry: BaselineEntry, metric: Metric = TIME) -> list[Timing]:
-    """Return the baseline's processes; the centre of a time that lists none stands for one."""
+    """Return the baseline's processes, none of a metric that it lacks."""
     stored = entry.metrics.get(metric.name)
     if stored is None:
         return []
     clock = entry.metrics.get(CYCLES.name) if metric is TIME else None
-    if metric is TIME and not stored.values:
-        return [_timing("", metric, stored.center, clock.center if clock else None)]
     return [
         _timing(unit, metric, *both)
         for unit, row in stored.values.items()
