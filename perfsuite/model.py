@@ -1081,7 +1081,6 @@ class Confirmation(StrEnum):
 
     NONE = ""
     FRESH = "fresh processes"
-    ANOTHER_GPU = "fresh processes on another GPU"
     IN_TURNS = "A against B"
 
 

@@ -65,7 +65,6 @@ SERVED = {"time_us": 1e6, "ttft_ms": 40.0, "goodput_rps": 20.0}
 AWAITED = {"time_us": 700.0, "device_us": 250.0}
 POWERED = {**clocks(), "energy_j": 0.98}
 Spec = dict[str, Any]
-SCREENED = result(clocks(0.25), 3, unit="c", stage=Stage.SCREEN)
 
 
 def on_another_host(time: float, device: float, unit: str) -> tuple[Spec, Spec, Spec]:
@@ -316,7 +315,6 @@ def test_what_is_measured_again(theta: float, *, is_wanted: bool) -> None:
     [
         (Stage.SCREEN, {}, Confirmation.NONE),
         (Stage.CONFIRM, {}, Confirmation.FRESH),
-        (Stage.CONFIRM, {"screen": SCREENED}, Confirmation.ANOTHER_GPU),
         (Stage.CONFIRM, {"in_turns": True}, Confirmation.IN_TURNS),
     ],
 )

@@ -289,14 +289,7 @@ def _reasons(shift: Shift, *, is_pair: bool) -> list[Reason]:
 def _confirmation(one: VariantRun, result: Result) -> Confirmation:
     if one.expected.in_turns:
         return Confirmation.IN_TURNS
-    if result.stage is not Stage.CONFIRM:
-        return Confirmation.NONE
-    now, screened = (
-        {process.unit for process in each.evidence} if each else set()
-        for each in (result, one.result(Stage.SCREEN))
-    )
-    is_another = screened and now.isdisjoint(screened)
-    return Confirmation.ANOTHER_GPU if is_another else Confirmation.FRESH
+    return Confirmation.FRESH if result.stage is Stage.CONFIRM else Confirmation.NONE
 
 
 # What became of the claims.
