@@ -131,7 +131,7 @@ class Side(StrEnum):
 
 
 class Revision(Record, frozen=True, omit_defaults=True):
-    """A commit, and the name it was asked for by; a wheel has a name alone.
+    """A commit, and the name it was asked for by.
 
     With a ``place`` it is measured in another environment: ``environment`` are its versions.
     Without a commit and a name that is the tree itself.
@@ -1081,7 +1081,6 @@ class Confirmation(StrEnum):
 
     NONE = ""
     FRESH = "fresh processes"
-    ANOTHER_GPU = "fresh processes on another GPU"
     IN_TURNS = "A against B"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import functools
 import gc
 import math
@@ -21,7 +20,7 @@ import pytest
 
 from perfsuite.boundary import PerfError, UsageError
 from perfsuite.model import ClaimInstance, Pack, Regime, Status, Variant
-from perfsuite.run.config import EXIT_MACHINE, GONE, OPTIONS, Config, config_of, known_options
+from perfsuite.run.config import EXIT_MACHINE, OPTIONS, Config, config_of, known_options
 
 if TYPE_CHECKING:
     from perfsuite.devices.protocol import Device, Sample
@@ -42,13 +41,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     for name, option in known_options().items():
         add = group.addoption if name.startswith("--") else parser.addini
         add(name, **option)
-    for name, instead in GONE.items():
-        refuse = functools.partial(_gone, instead)
-        group.addoption(name, nargs="?", const="", type=refuse, help=argparse.SUPPRESS)
-
-
-def _gone(instead: str, _value: str) -> str:
-    raise argparse.ArgumentTypeError(f"there is no such option any more\n  do: {instead}")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -135,15 +135,13 @@ def verdict(  # noqa: PLR0913 - what a variant may be held against
     before: BaselineEntry | None,
     *,
     of: Variant | None = None,
-    screen: Result | None = None,
     facts: DeviceFacts = FACTS,
     canary: float | None = None,
     policy: Policy | None = None,
     **held: Any,
 ) -> Verdict:
     expected = Expected(entry=before, source="baseline nvidia-h200", **held)
-    results = (screen, now) if screen else (now,)
-    one = VariantRun(variant=of or variant(), expected=expected, results=results)
+    one = VariantRun(variant=of or variant(), expected=expected, results=(now,))
     canaries = () if canary is None else (watching(canary),)
     run = run_of(one, facts=facts, canaries=canaries)
     (found,) = judge(run, now.stage, policy=policy)

@@ -79,7 +79,7 @@ def test_only_nothing_is_absent(tmp_path: Path) -> None:
 
 KEPT = (
     (
-        "--perf --perf-tier nightly --perf-packs=a.py",
+        "--perf --perf-tier nightly --perf-packs a.py",
         "--perf --perf-tier=nightly --perf-packs=a.py",
     ),
     ("--perf -k eager -mslow cases tests/x.py::y", "--perf -k eager -mslow cases tests/x.py::y"),

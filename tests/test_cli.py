@@ -89,7 +89,7 @@ def test_a_broken_pack_is_told_of_first_and_only_named_packs_are_listed(
     (project / "plugins/other/pyproject.toml").touch()
     # By a name of its own: the folder of the tests may have a comma in its path.
     shutil.copy(STEADY, project / "steady.py")
-    both = ("list", "--packs", "bad.py,steady.py", "--select")
+    both = ("list", "--packs", "bad.py", "--packs", "steady.py", "--select")
     code, said = perfsuite(*both, "steady")
     # What goes to stderr comes last here.
     assert (code, said.count("cannot be listed"), "steady.double" in said) == (1, 1, True), said

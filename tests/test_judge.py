@@ -65,7 +65,6 @@ SERVED = {"time_us": 1e6, "ttft_ms": 40.0, "goodput_rps": 20.0}
 AWAITED = {"time_us": 700.0, "device_us": 250.0}
 POWERED = {**clocks(), "energy_j": 0.98}
 Spec = dict[str, Any]
-SCREENED = result(clocks(0.25), 3, unit="c", stage=Stage.SCREEN)
 
 
 def on_another_host(time: float, device: float, unit: str) -> tuple[Spec, Spec, Spec]:
@@ -116,7 +115,6 @@ WORDS: list[tuple[Spec, Spec | None, Spec, Word, str]] = [
      "code_is_same interval"),
     # Numbers of other cards say at best *same*, and never within less than half a percent.
     ({"unit": "b"}, {}, {}, SAME, "within processes_elsewhere"),
-    ({}, {"units": ""}, {}, SAME, "processes_elsewhere"),
     *(({"unit": "b", "levels": clocks(0.25)}, {"count": 6, "units": units}, {}, UNCLEAR,
        "interval other_cards detectable") for units in ("a", "acd")),
     ({"unit": "b", "levels": clocks(0.05)}, {"count": 6, "units": "ab"}, {}, SLOWER, "interval"),
@@ -317,7 +315,6 @@ def test_what_is_measured_again(theta: float, *, is_wanted: bool) -> None:
     [
         (Stage.SCREEN, {}, Confirmation.NONE),
         (Stage.CONFIRM, {}, Confirmation.FRESH),
-        (Stage.CONFIRM, {"screen": SCREENED}, Confirmation.ANOTHER_GPU),
         (Stage.CONFIRM, {"in_turns": True}, Confirmation.IN_TURNS),
     ],
 )
@@ -340,9 +337,6 @@ def test_policy_says_what_fails_and_what_moved() -> None:
     loose = Policy(threshold=0.05, gate=0.1)
     found = verdict(result(clocks(0.02)), entry(), policy=loose)
     assert (found.word, found.changes[0].threshold, found.changes[0].gate) == (SAME, 0.05, 0.1)
-    for wrong in ({"threshold": -1.0}, {"gate": math.nan}, {"fail_on": ("slow",)}):
-        with pytest.raises(ValueError, match="Policy"):
-            Policy(**wrong)
 
 
 def claim(

@@ -15,7 +15,7 @@ from msgspec import structs
 from test_runner import QUICK, WATCHED, Log, request, slow_down
 
 from perfsuite.boundary import UsageError
-from perfsuite.model import ClaimInstance, Pack, Run, Shard, Stage, Variant, Word
+from perfsuite.model import ClaimInstance, Pack, Revision, Run, Shard, Stage, Variant, Word
 from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.nightly.merge import conclude, merged
 from perfsuite.packs.select import bundles_of, shard_of
@@ -225,6 +225,7 @@ def of_shard(**fields: Any) -> Callable[[Run], Run]:
             "different states",
         ),
         (other("shard", None), "is no shard"),
+        (other("against", Revision("", "", "env")), "measured beside the same code in env, each"),
         (other("variants", shard(1, "a").variants), "is in two runs, of shards 1/2 and 2/2"),
     ],
 )

@@ -267,7 +267,6 @@ def test_a_clock_that_was_set_back_hides_no_earlier_run(place: Place) -> None:
     outcome = place.execute()
     assert outcome.basis.previous is not None
     assert outcome.basis.previous.id == later
-    assert any("clock is behind its runs" in note for note in outcome.run.notes)
     assert outcome.run.id > later
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from perfsuite.boundary import DeviceError
 from perfsuite.model import DeviceFacts, Pack
 from perfsuite.store.git import code_digest, commit_of, remote_of
-from perfsuite.store.sku import blocked_by, fingerprint_differs, sku_of
+from perfsuite.store.sku import differs, sku_of
 
 H200 = DeviceFacts(
     device="cuda",
@@ -56,19 +56,19 @@ def test_device_without_a_name_is_refused() -> None:
 def test_what_differs_is_named_where_both_sides_know_it() -> None:
     # A driver may report a little less memory.
     less = replace(H200, memory_bytes=149_700_000_000)
-    assert fingerprint_differs(sku_of(H200), sku_of(less).facts) == ""
+    assert differs(sku_of(less).facts, sku_of(H200).facts) == ""
     assert "memory_gib" not in sku_of(H200).facts
     # A board is a fact of a card: products have several.
     assert sku_of(replace(H200, identity=BOARD)) == sku_of(H200)
     half = sku_of(replace(H200, memory_bytes=H200.memory_bytes // 2))
-    assert fingerprint_differs(half, sku_of(H200).facts).startswith("memory was 136-152 GiB")
+    assert differs(sku_of(H200).facts, half.facts).startswith("memory was 136-152 GiB")
     assert "memory" not in sku_of(replace(H200, memory_bytes=0)).facts
     assert sku_of(replace(H200, memory_bytes=24 << 30)).facts["memory"] == "22-26 GiB"
     other = sku_of(replace(H200, identity={**H200.identity, "sm_count": "114"}))
-    assert fingerprint_differs(other, sku_of(H200).facts) == "sm count was 132 and is 114"
-    assert blocked_by({"ecc": "on", "mig": "on"}, H200) == ""
+    assert differs(sku_of(H200).facts, other.facts) == "sm count was 132 and is 114"
+    assert differs({"ecc": "on", "mig": "on"}, H200.state) == ""
     said = "enforced power limit w was 500 and is 700"
-    assert blocked_by({"enforced_power_limit_w": "500", "ecc": "on"}, H200) == said
+    assert differs({"enforced_power_limit_w": "500", "ecc": "on"}, H200.state) == said
 
 
 @pytest.fixture

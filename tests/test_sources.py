@@ -31,7 +31,7 @@ from against_data import (
 from msgspec import structs
 from test_runner import Log
 
-from perfsuite.boundary import UsageError
+from perfsuite.boundary import DeviceError, UsageError
 from perfsuite.model import BUILT_IN_DEVICES, Pack, Run, Settings, Side, Source, Wheel
 from perfsuite.run.accept import accept, refuse_changed
 from perfsuite.run.against import (
@@ -536,61 +536,26 @@ def installed(folder: Path, **fields: Any) -> Config:
     return config.narrowed(config.variants, config.claims)
 
 
-def test_a_wheel_is_known_by_its_record_and_another_is_unpacked_from_a_folder(
-    tmp_path: Path, site: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    wheels = tmp_path / "wheels"
-    old = wheel_at(wheels, "1.0", **PACKAGE, acme_speed=BEFORE)
+def test_a_wheel_is_known_by_its_record(tmp_path: Path, site: Path) -> None:
+    old = wheel_at(tmp_path / "wheels", "1.0", **PACKAGE, acme_speed=BEFORE)
     install(site, old)
     config = installed(tmp_path)
     (pack,) = config.packs
     before = source_of(pack, config)
     assert before.wheel
     assert (before.wheel.name, before.wheel.version) == ("acme-perf", "1.0")
-    # Identical code needs no folder.
-    assert sides(config, before).compared
-    # Nor do pip's own files make a difference.
+    # Pip's own files make no difference.
     pip = [sys.executable, "-m", "pip", "--isolated", "install", "--no-index", "--no-deps"]
     subprocess.run([*pip, "--upgrade", "--quiet", "--target", site, old], check=True)
     assert "INSTALLER" in next(site.glob("*.dist-info/RECORD")).read_text("utf-8")
     assert is_same_code(source_of(pack, config), before)
-    install(site, wheel_at(tmp_path / "new", "1.1", **PACKAGE, acme_speed=PLANTED))
-    config = installed(tmp_path)
-    assert not is_same_code(before, source_of(config.packs[0], config))
+    # The same version, built anew of other files, is another wheel.
+    for version in ("1.0", "1.1"):
+        install(site, wheel_at(tmp_path / "new", version, **PACKAGE, acme_speed=PLANTED))
+        assert not is_same_code(before, source_of(pack, config))
     told = refused(config, before)
     assert (told["kind"], told["code"]) == ("no_wheel", "acme-perf 1.0")
-    assert "pip download --no-deps acme-perf==1.0 -d wheels" in told["remedy"]
-    # The same version, built anew of other files, is another wheel.
-    wheel_at(tmp_path / "rebuilt", "1.0", **PACKAGE, acme_speed=PLANTED)
-    rebuilt = installed(tmp_path, wheels=(tmp_path / "none", tmp_path / "rebuilt"))
-    assert refused(rebuilt, before)["kind"] == "no_wheel"
-    unzipped = tmp_path / "folders" / "acme_perf-1.0"
-    with zipfile.ZipFile(old) as packed:
-        packed.extractall(unzipped)
-    for folder in (wheels, unzipped.parent, unzipped):
-        found = sides(installed(tmp_path, wheels=(folder,)), before)
-        assert str(found.revision) == "acme-perf 1.0"
-        assert len(found.compared) == 2
-    config = replace(installed(tmp_path, wheels=(wheels,)), settings=PAIRS)
-    assert words(measured_beside(config, before)) == {"one": "same", "two": "slower"}
-
-
-def test_a_wheel_that_leads_elsewhere_is_not_unpacked(tmp_path: Path, site: Path) -> None:
-    config = None
-    for number, name in enumerate(("../evil.py", "/evil.py", "a/../../evil.py")):
-        wheels = tmp_path / f"wheels{number}"
-        bad = wheel_at(wheels, "1.0", **PACKAGE, acme_speed=BEFORE)
-        install(site, bad)
-        config = config or installed(tmp_path)
-        source = source_of(config.packs[0], config)
-        install(site, wheel_at(tmp_path / "new", "1.1", **PACKAGE, acme_speed=PLANTED))
-        with zipfile.ZipFile(bad, "a") as packed:
-            packed.writestr(name, "raise SystemExit")
-        told = refused(replace(config, wheels=(wheels,)), source)
-        assert told["kind"] == "no_build"
-        assert "a file of another folder" in told["why"]
-        assert not [*tmp_path.rglob("evil.py")]
+    assert told["remedy"].endswith("--perf-packs=acme --perf-against-env=acme-perf==1.0")
 
 
 def test_what_is_installed_editable_is_no_wheel(project: Path, site: Path) -> None:
@@ -652,3 +617,30 @@ def test_what_is_no_environment_is_refused(tmp_path: Path) -> None:
     python.chmod(0o700)
     with pytest.raises(UsageError, match=r"has Python 3\.9, and perfsuite runs in Python 3"):
         python_of(str(tmp_path), tmp_path)
+
+
+def test_a_run_beside_an_environment_goes_on_where_it_stopped(project: Path) -> None:
+    place: dict[str, Any] = {"against_env": sys.prefix}
+    whole = measure(project, **place)
+    lines = whole.run_file.read_bytes().splitlines(keepends=True)
+    first, *_, last = [n for n, line in enumerate(lines) if b'"kind":"result"' in line]
+    whole.run_file.write_bytes(b"".join(lines[: first + 2]))
+    assert last > first + 1
+    resumed = measure(project, resume="always", **place)
+    assert resumed.run.id == whole.run.id
+    assert words(resumed.run) == words(whole.run)
+    assert resumed.run.against == whole.run.against
+    assert resumed.run.aside[0] in whole.run.aside
+
+
+def test_a_broken_environment_is_named_and_not_this_one(project: Path, tmp_path: Path) -> None:
+    env = tmp_path / "env"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", env], check=True)
+    (site,) = env.glob("lib/python*/site-packages")
+    # As where a library that a device's server imports does not load.
+    broken = "import os, sys; os._exit(3) if 'server' in str(sys.orig_argv) else None\n"
+    (site / "broken.pth").write_text(broken, encoding="utf-8")
+    with pytest.raises(DeviceError, match="exit code 3") as caught:
+        measure(project, against_env=str(env))
+    assert caught.value.where.startswith(str(env / "bin" / "python"))
+    assert "doctor" not in caught.value.remedy

@@ -50,7 +50,7 @@ def variants(count: int) -> list[Variant]:
 
 def fit(room_s: float, *claims: ClaimInstance, **known: Any) -> Fit:
     limit = TimeLimit(room_s / 0.6)
-    return Fit(limit=limit, claims=claims, room_s=room_s, whole_s=room_s, **known)
+    return Fit(limit=limit, claims=claims, room_s=room_s, **known)
 
 
 def past(run: str, word: str = "same", *, cost_s: float = 1.0, doubt: str = "") -> Past:

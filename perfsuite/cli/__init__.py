@@ -82,7 +82,7 @@ from perfsuite.store.baselines import (
 )
 from perfsuite.store.files import refusing, replace_file
 from perfsuite.store.runs import last_run, list_runs, load_run
-from perfsuite.store.sku import fingerprint_differs, sku_for, sku_of
+from perfsuite.store.sku import differs, sku_for, sku_of
 from perfsuite.workers.units import lock, open_panels, products_of, resolved, spoilers
 
 app = typer.Typer(
@@ -562,7 +562,7 @@ def judged_against(run: Run, before: Run) -> RunView:
     variants = []
     for one in run.variants:
         now, then = (sku_for(one.variant, each.facts, own=each.sku) for each in (run, before))
-        why = fingerprint_differs(now, then.facts)
+        why = differs(then.facts, now.facts)
         expected = Expected(
             entry=entries.get(one.id),
             source=source,

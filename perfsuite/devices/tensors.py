@@ -368,10 +368,8 @@ def kernels_of(events: list[dict[str, Any]]) -> list[TracedKernel]:
     """Return the kernels among the events of Kineto's trace, whose times are microseconds."""
     ran = [event for event in events if event.get("cat") in GPU_KINDS]
     ran.sort(key=lambda event: float(event["ts"]))
-    found: list[TracedKernel] = []
-    for event in ran:
-        given = event.get("args", {})
-        kernel = TracedKernel(
+    return [
+        TracedKernel(
             name=str(event["name"]),
             count=1,
             duration_us=float(event.get("dur", 0.0)),
@@ -380,8 +378,8 @@ def kernels_of(events: list[dict[str, Any]]) -> list[TracedKernel]:
             registers=int(given.get("registers per thread", 0)),
             shared_bytes=int(given.get("shared memory", 0)),
         )
-        found.append(kernel)
-    return found
+        for event, given in ((event, event.get("args", {})) for event in ran)
+    ]
 
 
 def shown(issue: Callable[[], object]) -> None:

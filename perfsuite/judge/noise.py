@@ -26,7 +26,6 @@ from perfsuite.model import (
     Stage,
     Status,
     Trace,
-    VariantRun,
     is_host_timed,
     metrics_by_name,
 )
@@ -83,13 +82,11 @@ def usable_of(result: Result) -> list[Timing]:
 
 
 def values_of_entry(entry: BaselineEntry, metric: Metric = TIME) -> list[Timing]:
-    """Return the baseline's processes; the centre of a time that lists none stands for one."""
+    """Return the baseline's processes, none of a metric that it lacks."""
     stored = entry.metrics.get(metric.name)
     if stored is None:
         return []
     clock = entry.metrics.get(CYCLES.name) if metric is TIME else None
-    if metric is TIME and not stored.values:
-        return [_timing("", metric, stored.center, clock.center if clock else None)]
     return [
         _timing(unit, metric, *both)
         for unit, row in stored.values.items()
@@ -104,17 +101,6 @@ def _timing(unit: str, metric: Metric, value: float, cycles: float | None) -> Ti
     return Timing(unit, 1 / value if metric.better == "higher" else value, cycles)
 
 
-def by_unit(canary: VariantRun, stage: Stage) -> dict[str, Result]:
-    """Return a canary's last result of a stage, apart by unit; none if it is not ok."""
-    result = canary.result(stage)
-    if result is None or result.status is not Status.OK:
-        return {}
-    return {
-        unit: structs.replace(result, evidence=tuple(e for e in result.evidence if e.unit == unit))
-        for unit in sorted({each.unit for each in result.evidence})
-    }
-
-
 def canary_clocks(run: Run) -> tuple[dict[str, float], dict[str, float]]:
     """Return the compute canary's SM clock in MHz by unit, in its baseline and in this run.
 
@@ -122,8 +108,8 @@ def canary_clocks(run: Run) -> tuple[dict[str, float], dict[str, float]]:
     """
     measured: dict[float, tuple[BaselineEntry, list[Timing]]] = {}
     for one in run.canaries:
-        ended = [by_unit(one, stage).values() for stage in ENDS]
-        timings = [each for results in ended for result in results for each in usable_of(result)]
+        ended = [r for stage in ENDS if (r := one.result(stage)) and r.status is Status.OK]
+        timings = [each for result in ended for each in usable_of(result)]
         work, entry = one.variant.work, one.entry
         if entry and TIME.name in entry.metrics and work and work.flops and timings:
             measured[work.flops / median(each.time_us for each in timings)] = entry, timings

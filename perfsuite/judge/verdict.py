@@ -52,7 +52,7 @@ from perfsuite.model import (
 )
 from perfsuite.packs.select import missing_of
 from perfsuite.stats import hodges_lehmann
-from perfsuite.store.sku import blocked_by
+from perfsuite.store.sku import differs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +201,7 @@ def _unrelated(one: VariantRun, result: Result, facts: DeviceFacts) -> tuple[Wor
         return Word.NEW, because("version", before=entry.case_version, now=result.case_version)
     if entry.regime != regime:
         return Word.INCOMPARABLE, because("regime", before=entry.regime, now=regime)
-    blocked = blocked_by(entry.state, facts)
+    blocked = differs(entry.state, facts.state)
     return (Word.INCOMPARABLE, because("other_kind", text=blocked)) if blocked else None
 
 
@@ -289,14 +289,7 @@ def _reasons(shift: Shift, *, is_pair: bool) -> list[Reason]:
 def _confirmation(one: VariantRun, result: Result) -> Confirmation:
     if one.expected.in_turns:
         return Confirmation.IN_TURNS
-    if result.stage is not Stage.CONFIRM:
-        return Confirmation.NONE
-    now, screened = (
-        {process.unit for process in each.evidence} if each else set()
-        for each in (result, one.result(Stage.SCREEN))
-    )
-    is_another = screened and now.isdisjoint(screened)
-    return Confirmation.ANOTHER_GPU if is_another else Confirmation.FRESH
+    return Confirmation.FRESH if result.stage is Stage.CONFIRM else Confirmation.NONE
 
 
 # What became of the claims.

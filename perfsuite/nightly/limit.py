@@ -117,15 +117,13 @@ class _Bundle(NamedTuple):
 class Fit(Struct, frozen=True, kw_only=True):
     """What a time limit has room for: ``room_s`` seconds of screening, over all devices.
 
-    ``whole_s`` is the room of a run that was not interrupted, where that is another. Of variants
-    ``past``, their ``entries`` and what a change ``touched`` are known. Each is measured by so many
-    ``processes`` on one of so many ``devices``, all of which a gang takes. Canaries take
-    ``canaries_s`` at both ends.
+    Of variants ``past``, their ``entries`` and what a change ``touched`` are known. Each is
+    measured by so many ``processes`` on one of so many ``devices``, all of which a gang takes.
+    Canaries take ``canaries_s`` at both ends.
     """
 
     limit: TimeLimit
     room_s: float = inf
-    whole_s: float = inf
     claims: tuple[ClaimInstance, ...] = ()
     past: Mapping[str, Past] = {}
     entries: Mapping[str, BaselineEntry] = {}
@@ -175,6 +173,8 @@ class Fit(Struct, frozen=True, kw_only=True):
         measured = {result.variant for result in run.results if result.stage is Stage.SCREEN}
         variants = [one.variant for one in run.variants]
         costs_s = self.costs_s(variants)
+        # The room of a run that was not interrupted.
+        whole_s = self.devices * (self.limit.seconds * PLANNED - self.canaries_s)
         left_out: list[LeftOut] = []
         kinds: Counter[str] = Counter()
         for bundle in self._bundles(variants):
@@ -182,8 +182,8 @@ class Fit(Struct, frozen=True, kw_only=True):
                 if variant.id in measured:
                     continue
                 kind, detail = self._need(variant)[1:]
-                if bundle.cost_s > self.whole_s:
-                    room, cost = words_of(self.whole_s), words_of(bundle.cost_s)
+                if bundle.cost_s > whole_s:
+                    room, cost = words_of(max(0.0, whole_s)), words_of(bundle.cost_s)
                     kind = "too long for it"
                     detail = f"; {cost} of the {room} that it leaves for measuring"
                 kinds[kind] += 1
@@ -268,11 +268,8 @@ def fit_of(
         devices=devices,
     )
     canaries_s = 2 * sum(fit.costs_s([one.variant for one in run.canaries]).values())
-    room_s, whole_s = (
-        devices * max(0.0, each.left_s(PLANNED) - canaries_s)
-        for each in (limit, TimeLimit(limit.seconds, started=limit.started))
-    )
-    return replace(fit, room_s=room_s, whole_s=whole_s, canaries_s=canaries_s)
+    room_s = devices * max(0.0, limit.left_s(PLANNED) - canaries_s)
+    return replace(fit, room_s=room_s, canaries_s=canaries_s)
 
 
 def _kinds(variant: Variant) -> tuple[str, ...]:

@@ -100,7 +100,7 @@ def merged(runs: Sequence[Run]) -> Run:
             remedy = "measure shares of a run with --perf-shard=K/N"
             raise UsageError(f"run {run.id!r} is no shard", remedy=remedy)
         if run.against is not None:
-            why = f"run {run.id!r} compares two revisions, each variant on one machine"
+            why = f"run {run.id!r} was measured beside {run.against}, each variant on one machine"
             raise UsageError(why, remedy="read the shards' own reports: perfsuite report RUN")
     runs = sorted(runs, key=lambda run: run.shard.index if run.shard else 0)
     _refuse_strangers(runs)

@@ -58,7 +58,7 @@ from perfsuite.store.baselines import (
 )
 from perfsuite.store.files import refusing, replace_file
 from perfsuite.store.runs import list_runs, load_run
-from perfsuite.store.sku import blocked_by, fingerprint_differs, skus_of
+from perfsuite.store.sku import differs, skus_of
 
 # A level is known from so many nights; older ones than the last few only make files longer.
 NIGHTS, MOST_NIGHTS = 5, 10
@@ -199,7 +199,7 @@ def propose(runs: Sequence[Run], root: Path, *, exceptions: Exceptions, terms: T
             baselines, entry = products[skus[one.id].slug].baselines, entries.get(one.id)
             old = baselines.entries.get(one.id)
             since = max(runs_of([old])) if old else ""
-            why = fingerprint_differs(skus[one.id], baselines.sku.facts) or _no_level(one)
+            why = differs(baselines.sku.facts, skus[one.id].facts) or _no_level(one)
             if why := str(away[one.id].excepted) if one.id in away else why:
                 left_out[one.id, run.id] = why
             elif entry and run.id > since:
@@ -335,7 +335,7 @@ def _finding(nights: Sequence[Night], product: _Product, terms: Terms) -> Findin
     )
     if old is None:
         return found
-    if why := blocked_by(old.state, last.runs[-1].facts):
+    if why := differs(old.state, last.runs[-1].facts.state):
         return replace(found, word="undecided", why=f"not comparable: {why}")
     # Other work has another time, which says nothing of the old one.
     if (was := old.case_version) != (version := last.entry.case_version):

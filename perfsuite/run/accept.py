@@ -48,7 +48,7 @@ from perfsuite.store.baselines import (
     write_entries,
 )
 from perfsuite.store.runs import list_runs, run_path, write_references
-from perfsuite.store.sku import fingerprint_differs, skus_of
+from perfsuite.store.sku import differs, skus_of
 
 # So many variants are named in a line and the rest counted, each with so much of its reason.
 _MOST_NAMED, _MOST_REASON = 5, 200
@@ -310,7 +310,7 @@ def check_sku(sku: Sku, folder: Path) -> None:
     """Refuse a folder that belongs to another product of the same slug."""
     if not has_sku(folder) and not packs_in(folder):
         return
-    if problem := fingerprint_differs(sku, read_sku(folder).facts):
+    if problem := differs(read_sku(folder).facts, sku.facts):
         raise UsageError(
             f"the run's device is not the product of these baselines: {problem}",
             where=str(folder),

@@ -212,13 +212,14 @@ OPTIONS: Mapping[str, Option] = {
         "auto takes the GPUs, else a pack's device, else the CPU",
         default="auto",
     ),
-    "--perf-packs": _value(
-        "NAMES_OR_PATHS",
-        "only these packs, separated by commas: a name, a Python file, or a folder with a "
+    "--perf-packs": {
+        "action": "extend",
+        "metavar": "NAMES_OR_PATHS",
+        "type": named_packs,
+        "default": [],
+        "help": "only these packs, separated by commas: a name, a Python file, or a folder with a "
         "pyproject.toml, as in acme,./more-perf",
-        kind=named_packs,
-        default=(),
-    ),
+    },
     "--perf-processes": _value(
         "N", "fresh processes per variant (default: 2); more find smaller changes", kind=_count
     ),
@@ -273,11 +274,6 @@ INI: Mapping[str, Option] = {
         "type": "paths",
         "default": list(BASELINES_DEFAULT),
     },
-    "perf_wheels": {
-        "help": "folders of wheels (pip download) that baselines may come from: side A of pairs",
-        "type": "paths",
-        "default": [],
-    },
     "perf_counters": {
         "help": "count memory sectors and bank conflicts of the kernels that are traced, with "
         "NVIDIA's Nsight Compute (ncu) on the PATH",
@@ -292,23 +288,6 @@ INI: Mapping[str, Option] = {
     "perf_threshold": _text("smallest change that is called slower or faster, in percent"),
     "perf_gate": _text("smallest slower change that fails a run, in percent"),
 }
-_IN_INI = "set {0} = ... in the ini file, or for one run -o {0}=..."
-_ACCEPT = 'look at the run first, then: perfsuite baseline accept RUN --reason "..."'
-# Options of before, each with what is written in its place.
-GONE: Mapping[str, str] = {
-    "--perf-pack": "name the path with --perf-packs=PATH",
-    "--perf-resume-if-any": "write --perf-resume=auto",
-    "--perf-profile": "the report's page has the table of a run's own time",
-    "--perf-accept": _ACCEPT,
-    "--perf-reason": _ACCEPT,
-    "--perf-allow-dirty": f"{_ACCEPT} --allow-dirty",
-    **{
-        f"--{name.replace('_', '-')}": _IN_INI.format(name)
-        for name in INI
-        if name not in {"perf_cases", BASELINES, "perf_wheels"}
-    },
-}
-
 # Of pytest's own options those that choose tests and plugins, and those that set what INI has.
 CHOICES, SETTERS = ("-k", "-m", "-p"), ("-o", "--override-ini")
 
@@ -329,7 +308,8 @@ def kept_words(words: Iterable[str], paths: Collection[str]) -> Iterator[str]:
     for word in given:
         name, equals, value = word.partition("=")
         if name in options and name.startswith("--"):
-            has_value = not {"action", "nargs"} & options[name].keys()
+            option = options[name]
+            has_value = option.get("action") != "store_true" and "nargs" not in option
             yield hidden(f"{word}={next(given, '')}" if has_value and not equals else word)
         elif word[:2] in CHOICES and not word.startswith("--"):
             yield from map(hidden, (word, *([next(given, "")] if word in CHOICES else [])))
@@ -353,9 +333,9 @@ class Config:
 
     ``packs``, ``variants`` and ``claims`` are there once they were chosen; until then ``only`` are
     the names of the packs that are allowed, and ``share`` is the K/N of a shard. ``baselines`` are
-    the project's folders, the first of which is written to, and ``wheels`` those that have wheels
-    that can be side A. ``source`` is the code that is side A, where no revision ``against`` is
-    named: of a run that another one asks for; then ``resume`` is the asking run's id.
+    the project's folders, the first of which is written to. ``source`` is the code that is side A,
+    where no revision ``against`` is named: of a run that another one asks for; then ``resume`` is
+    the asking run's id.
     """
 
     root: Path
@@ -378,7 +358,6 @@ class Config:
     counters: bool = False
     report: Path = Path("reports")
     baselines: tuple[Path, ...] = ()
-    wheels: tuple[Path, ...] = ()
     command: str = ""
     features: Mapping[str, Any] = field(default_factory=dict)
     packs: tuple[Pack, ...] = ()
@@ -481,13 +460,12 @@ def config_of(config: pytest.Config) -> Config:
         counters=counters,
         time_s=values["time"] or inf,
         share=values["shard"],
-        only=values["packs"],
+        only=tuple(values["packs"]),
         against_build=config.getini("perf_against_build"),
         repo=config.getini("perf_repo"),
         report=root / values["report"],
         # The default comes as text, what a project sets as paths.
         baselines=tuple(root / path for path in config.getini(BASELINES)),
-        wheels=tuple(root / path for path in config.getini("perf_wheels")),
         command=shlex.join(["pytest", *kept_words(given, config.option.file_or_dir)]),
         features={
             name: config.getoption(name) if name.startswith("--") else config.getini(name)

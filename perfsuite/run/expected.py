@@ -44,7 +44,7 @@ from perfsuite.run.config import TimeLimit
 from perfsuite.stats import estimate
 from perfsuite.store.baselines import NO_FACTS, Baselines, Root, facts_of
 from perfsuite.store.runs import ended_runs, last_run, list_runs, read_references
-from perfsuite.store.sku import blocked_by, skus_of
+from perfsuite.store.sku import differs, skus_of
 
 # Kernels that the reference had no time to trace are looked for in so many runs.
 TRACED_WITHIN = 30
@@ -267,7 +267,7 @@ def find_reference(
     kinds = {one.id: _kind(one.variant) for one in able if one.id in names}
 
     def needs(plan: Run) -> list[str]:
-        state = blocked_by(plan.facts.state, run.facts)
+        state = differs(plan.facts.state, run.facts.state)
         return [
             one.id
             for one in plan.every

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,7 +34,7 @@ WIDE, GAP, LEAST = 100_000, 3, 8
 
 
 Packs = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         "--packs", metavar="NAMES_OR_PATHS", help="As --perf-packs: only these, by commas"
     ),
@@ -48,12 +49,12 @@ BaselinesOption = Annotated[
 ]
 
 
-def find_project(packs: str | None = None, **asked: Any) -> Config:
+def find_project(packs: Sequence[str] | None = None, **asked: Any) -> Config:
     """Return what is asked for in the project that the current folder is part of."""
     here = Path.cwd()
     folders = (here, *here.parents)
     root = next((each for each in folders if any((each / mark).exists() for mark in MARKS)), here)
-    return Config(root=root, only=() if packs is None else named_packs(packs), **asked)
+    return Config(root=root, only=(*chain(*map(named_packs, packs or ())),), **asked)
 
 
 def with_baselines(project: Config, given: Path | None) -> Config:

@@ -71,7 +71,6 @@ from perfsuite.run.expected import Basis, beside, find_expected, gaps, joined, p
 from perfsuite.store.git import code_digest, commit_of, remote_of
 from perfsuite.store.runs import (
     RunFile,
-    clock_notes,
     list_runs,
     load_run,
     next_run_id,
@@ -351,7 +350,6 @@ def execute(
         run = new_run(config, opened[0].facts, sides.revision)
         run = replace(run, sources=sources, boards=boards_of(opened, variants))
         notes = [*idle_gpus(opened, place.gpus), *filter(None, [commit_of(config.root)[1]]), *told]
-        notes += () if interrupted else clock_notes(run)
         if interrupted and (refused := refusal(run, interrupted)):
             what, remedy = refused
             if config.resume == ALWAYS:

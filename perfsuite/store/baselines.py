@@ -31,13 +31,11 @@ from perfsuite.stats import hodges_lehmann, pooled
 from perfsuite.store import files
 from perfsuite.store.codec import convert, damaged, read_stored, round_digits
 from perfsuite.store.files import checked_name, inside, listed, refusing, replace_file
-from perfsuite.store.sku import fingerprint_differs
+from perfsuite.store.sku import differs
 
 T = TypeVar("T")
 
 BASELINE_SCHEMA = "perfsuite.baseline/1"
-# What entries of before have, and nothing reads.
-RETIRED = frozenset({"work_class", "load"})
 # The folder of baselines inside a package, and the file that says which product a folder is of.
 FOLDER, SKU_FILE = "baselines", "sku.json"
 _MISPLACED = "move it to its own place, or accept a run here"
@@ -187,8 +185,7 @@ def read_pack(folder: Path, pack: str) -> dict[str, StoredEntry]:
         place = f"{path}, variant {variant!r}"
         if not variant.startswith(f"{pack}."):
             raise damaged(f"the variant is not of pack {pack!r}", place)
-        kept = {key: each for key, each in value.items() if key not in RETIRED}
-        entry = entries[variant] = convert({**kept, "variant": variant}, StoredEntry, where=place)
+        entry = entries[variant] = convert({**value, "variant": variant}, StoredEntry, where=place)
         for run in runs_of([entry]):
             checked_name(run, "run id", where=place)
         metrics = entry.metrics
@@ -364,7 +361,7 @@ class Baselines:
             try:
                 packs = [shipper] if shipper else packs_in(folder)
                 found = {k: v for pack in packs for k, v in read_pack(folder, pack).items()}
-                differs = fingerprint_differs(sku, read_sku(folder).facts) if found else ""
+                problem = differs(read_sku(folder).facts, sku.facts) if found else ""
                 runs |= read_runs(folder, runs_of(found.values()))
             except StoreError as error:
                 if not shipper:
@@ -376,13 +373,13 @@ class Baselines:
                     remedy="install the pack again or tell its author; without it: --perf-packs "
                     f"with the others, or pip uninstall what brings {shipper!r}",
                 ) from error
-            if shipper and differs:
-                notes.append(f"the baseline that {shipper} ships is not used: {folder}: {differs}")
+            if shipper and problem:
+                notes.append(f"the baseline that {shipper} ships is not used: {folder}: {problem}")
             elif shipper:
                 theirs = found | theirs
             else:
                 own = found | own
-                problems += [f"{folder}: {differs}"] if differs else []
+                problems += [f"{folder}: {problem}"] if problem else []
         return cls(
             sku=sku,
             entries=theirs | own,

@@ -370,15 +370,6 @@ def next_run_id(folder: Path, now: datetime) -> str:
     return found
 
 
-def clock_notes(run: model.Run) -> Iterator[str]:
-    """Say it if a run's id is of a later time than its start, as where the clock was set back."""
-    if run.id[:15] > datetime.fromisoformat(run.started).astimezone(UTC).strftime(_SECOND):
-        yield (
-            f"this machine's clock is behind its runs: the id {run.id} is of a later time. "
-            "So this run counts as the newest. Set the clock, or move the later runs away"
-        )
-
-
 def unfinished(folder: Path) -> tuple[Path, ...]:
     """Return the files of interrupted runs, newest first; a run still going on is none."""
     found = []

@@ -71,20 +71,11 @@ def skus_of(run: Run) -> dict[str, Sku]:
     return {one.id: sku_for(one.variant, run.facts, own=run.sku) for one in run.every}
 
 
-def blocked_by(entry_state: Mapping[str, str], facts: DeviceFacts) -> str:
-    """Say which state (enforced power limit, ECC, MIG) differs, or "" if none does.
+def differs(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Say which facts or states (power limit, ECC, MIG) are another now, or "" if none is.
 
-    A state that one side does not know blocks nothing.
+    One that a side does not know says nothing.
     """
-    return _differences(entry_state, facts.state)
-
-
-def fingerprint_differs(sku: Sku, stored_facts: Mapping[str, str]) -> str:
-    """Say how the device differs from the one whose baselines have the same slug, or ""."""
-    return _differences(stored_facts, sku.facts)
-
-
-def _differences(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     return ", ".join(
         f"{key.replace('_', ' ')} was {before[key]} and is {now[key]}"
         for key in sorted(before.keys() & now.keys())

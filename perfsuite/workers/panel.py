@@ -291,8 +291,8 @@ class Panel(Closable):
         except EndedError as ended:
             raise DeviceError(
                 f"device {setup.device!r} cannot be described: {ended.reason}",
-                where=" ".join(gpu.uuid for gpu in setup.gpus) or "this machine",
-                remedy="run `perfsuite doctor`, which says what is missing",
+                where=slot.python or " ".join(gpu.uuid for gpu in setup.gpus) or "this machine",
+                remedy=slot.remedy,
             ) from ended
         finally:
             worker.close()

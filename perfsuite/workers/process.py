@@ -361,7 +361,7 @@ class Slot(Closable):
     """
 
     def __init__(self, index: int, setup: Setup, python: str = "") -> None:
-        self._index, self._setup, self._python = index, setup, python
+        self._index, self._setup, self.python = index, setup, python
         self.server = self._launched()
 
     def fork(self) -> Process:
@@ -377,6 +377,12 @@ class Slot(Closable):
         """End the server, which ends its workers."""
         self.server.close(grace_s)
 
+    @property
+    def remedy(self) -> str:
+        """What to do where its device cannot be opened."""
+        repair = "repair this environment of side A, or name another: --perf-against-env"
+        return repair if self.python else "run `perfsuite doctor`, which says what is missing"
+
     @STARTING
     def _launched(self) -> Process:
         own = self._setup.accelerator
@@ -384,11 +390,11 @@ class Slot(Closable):
         ours, theirs = messages.pair()
         output = tempfile.TemporaryFile()  # noqa: SIM115 - lives with the server
         command = [sys.executable, "-P", "-m", "perfsuite.workers.server"]
-        if self._python:
+        if self.python:
             library = sysconfig.get_path("stdlib")
             system = {library, f"{library}/lib-dynload", ""}
             here = [path for path in sys.path if path not in system and not path.endswith(".zip")]
-            command = [self._python, "-P", "-c", ELSEWHERE.format(here, sys.prefix)]
+            command = [self.python, "-P", "-c", ELSEWHERE.format(here, sys.prefix)]
         server = subprocess.Popen(
             [*command, str(theirs.fileno()), self._setup.device, *preload],
             stdin=subprocess.DEVNULL,
@@ -444,8 +450,8 @@ class Slot(Closable):
             what = f"the server of slot {self._index} is gone ({ended.reason})"
             raise DeviceError(
                 f"{what}: {last!r}" if last else what,
-                where=f"{self._python or sys.executable}, device {self._setup.device!r}",
-                remedy="run the command `perfsuite doctor`; the device's libraries may not import",
+                where=f"{self.python or sys.executable}, device {self._setup.device!r}",
+                remedy=self.remedy,
             ) from ended
 
 
