@@ -131,7 +131,7 @@ class Side(StrEnum):
 
 
 class Revision(Record, frozen=True, omit_defaults=True):
-    """A commit, and the name it was asked for by.
+    """A commit, and the name it was asked for by; a wheel has a name alone.
 
     With a ``place`` it is measured in another environment: ``environment`` are its versions.
     Without a commit and a name that is the tree itself.

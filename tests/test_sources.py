@@ -536,26 +536,61 @@ def installed(folder: Path, **fields: Any) -> Config:
     return config.narrowed(config.variants, config.claims)
 
 
-def test_a_wheel_is_known_by_its_record(tmp_path: Path, site: Path) -> None:
-    old = wheel_at(tmp_path / "wheels", "1.0", **PACKAGE, acme_speed=BEFORE)
+def test_a_wheel_is_known_by_its_record_and_another_is_unpacked_from_a_folder(
+    tmp_path: Path, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    wheels = tmp_path / "wheels"
+    old = wheel_at(wheels, "1.0", **PACKAGE, acme_speed=BEFORE)
     install(site, old)
     config = installed(tmp_path)
     (pack,) = config.packs
     before = source_of(pack, config)
     assert before.wheel
     assert (before.wheel.name, before.wheel.version) == ("acme-perf", "1.0")
-    # Pip's own files make no difference.
+    # Identical code needs no folder.
+    assert sides(config, before).compared
+    # Nor do pip's own files make a difference.
     pip = [sys.executable, "-m", "pip", "--isolated", "install", "--no-index", "--no-deps"]
     subprocess.run([*pip, "--upgrade", "--quiet", "--target", site, old], check=True)
     assert "INSTALLER" in next(site.glob("*.dist-info/RECORD")).read_text("utf-8")
     assert is_same_code(source_of(pack, config), before)
-    # The same version, built anew of other files, is another wheel.
-    for version in ("1.0", "1.1"):
-        install(site, wheel_at(tmp_path / "new", version, **PACKAGE, acme_speed=PLANTED))
-        assert not is_same_code(before, source_of(pack, config))
+    install(site, wheel_at(tmp_path / "new", "1.1", **PACKAGE, acme_speed=PLANTED))
+    config = installed(tmp_path)
+    assert not is_same_code(before, source_of(config.packs[0], config))
     told = refused(config, before)
     assert (told["kind"], told["code"]) == ("no_wheel", "acme-perf 1.0")
-    assert told["remedy"].endswith("--perf-packs=acme --perf-against-env=acme-perf==1.0")
+    assert "pip download --no-deps acme-perf==1.0 -d wheels" in told["remedy"]
+    # The same version, built anew of other files, is another wheel.
+    wheel_at(tmp_path / "rebuilt", "1.0", **PACKAGE, acme_speed=PLANTED)
+    rebuilt = installed(tmp_path, wheels=(tmp_path / "none", tmp_path / "rebuilt"))
+    assert refused(rebuilt, before)["kind"] == "no_wheel"
+    unzipped = tmp_path / "folders" / "acme_perf-1.0"
+    with zipfile.ZipFile(old) as packed:
+        packed.extractall(unzipped)
+    for folder in (wheels, unzipped.parent, unzipped):
+        found = sides(installed(tmp_path, wheels=(folder,)), before)
+        assert str(found.revision) == "acme-perf 1.0"
+        assert len(found.compared) == 2
+    config = replace(installed(tmp_path, wheels=(wheels,)), settings=PAIRS)
+    assert words(measured_beside(config, before)) == {"one": "same", "two": "slower"}
+
+
+def test_a_wheel_that_leads_elsewhere_is_not_unpacked(tmp_path: Path, site: Path) -> None:
+    config = None
+    for number, name in enumerate(("../evil.py", "/evil.py", "a/../../evil.py")):
+        wheels = tmp_path / f"wheels{number}"
+        bad = wheel_at(wheels, "1.0", **PACKAGE, acme_speed=BEFORE)
+        install(site, bad)
+        config = config or installed(tmp_path)
+        source = source_of(config.packs[0], config)
+        install(site, wheel_at(tmp_path / "new", "1.1", **PACKAGE, acme_speed=PLANTED))
+        with zipfile.ZipFile(bad, "a") as packed:
+            packed.writestr(name, "raise SystemExit")
+        told = refused(replace(config, wheels=(wheels,)), source)
+        assert told["kind"] == "no_build"
+        assert "a file of another folder" in told["why"]
+        assert not [*tmp_path.rglob("evil.py")]
 
 
 def test_what_is_installed_editable_is_no_wheel(project: Path, site: Path) -> None:

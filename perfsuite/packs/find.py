@@ -6,25 +6,29 @@ import csv
 import hashlib
 import importlib.util
 import re
+import shutil
 import tomllib
+import zipfile
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.metadata import Distribution, entry_points
+from importlib.metadata import Distribution, distributions, entry_points
 from pathlib import Path
 
 from msgspec.structs import replace
 
 import perfsuite
-from perfsuite.boundary import PackError, UsageError
+from perfsuite.boundary import FILE_BYTES, PackError, UsageError
 from perfsuite.model import NAME, Pack, Wheel
-from perfsuite.store.files import read
+from perfsuite.store.files import locked, read
 
 GROUP = "perfsuite"
 # sku.json lies beside the packs' files of accepted numbers.
 TAKEN_NAMES = frozenset({"sku"})
 # What is wrong, and what to do about it.
 Fault = tuple[str, str]
+# Of a wheel's place for what is installed elsewhere than where it is unpacked.
+DATA = re.compile(r"[^/]+\.data/(?:purelib|platlib)/")
 
 
 def discover(root: Path | None, *, allow: Sequence[str] = ()) -> tuple[Pack, ...]:
@@ -192,5 +196,35 @@ def _wheel(dist: Distribution) -> Wheel:
 def _files(dist: Distribution) -> dict[str, str]:
     """Return the hashes of a distribution's files: those that are the same however installed."""
     rows = csv.reader((dist.read_text("RECORD") or "").splitlines())
-    own = re.compile(r"\.\./|/|[^/]+\.dist-info/|.*\.pyc\Z")
-    return {row[0]: row[1] for row in rows if row[1:] and row[1] and not own.match(row[0])}
+    files = {DATA.sub("", row[0]): row[1] for row in rows if row[1:] and row[1]}
+    own = re.compile(r"\.\./|/|[^/]+\.(?:dist-info|data)/|.*\.pyc\Z")
+    return {name: digest for name, digest in files.items() if not own.match(name)}
+
+
+def unpacked(wheel: Wheel, folders: Iterable[Path], home: Path) -> Path | None:
+    """Return where a wheel's code can be imported from, if a folder has it, packed or not.
+
+    What is packed is unpacked below ``home``, once. UsageError for what may not be unpacked.
+    """
+    there = [folder for folder in folders if folder.is_dir()]
+    for place in (place for folder in there for place in (folder, *sorted(folder.iterdir()))):
+        for dist in distributions(name=wheel.name, path=[str(place)]):
+            if (dist.version, _wheel(dist).record) == (wheel.version, wheel.record):
+                return place if place.is_dir() else _unzipped(place, home / wheel.record)
+    return None
+
+
+def _unzipped(file: Path, place: Path) -> Path:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    part = place.with_suffix(".part")
+    with locked(place.parent), zipfile.ZipFile(file) as packed:
+        names = packed.namelist()
+        size = sum(each.file_size for each in packed.infolist())
+        if size > FILE_BYTES or any(n.startswith("/") or ".." in n.split("/") for n in names):
+            what = "the wheel holds a file of another folder, or too much"
+            raise UsageError(what, where=str(file), remedy="download it again")
+        if not place.is_dir():
+            shutil.rmtree(part, ignore_errors=True)
+            packed.extractall(part)
+            part.rename(place)
+    return place

@@ -16,6 +16,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
+from zipfile import BadZipFile
 
 from msgspec.structs import replace
 from packaging.requirements import Requirement
@@ -37,13 +38,15 @@ from perfsuite.model import (
     Variant,
     VariantRun,
     Verdict,
+    Wheel,
     because,
 )
-from perfsuite.packs.find import file_of, wheels_of
+from perfsuite.packs.find import file_of, modules_of, unpacked, wheels_of
 from perfsuite.report import view
 from perfsuite.run.config import STATE_FOLDER, Config
 from perfsuite.store.files import locked
 from perfsuite.store.git import (
+    FOLDER,
     check_out,
     hold,
     is_shallow,
@@ -150,7 +153,7 @@ def open_sides(config: Config, variants: Sequence[Variant], stack: ExitStack) ->
         for each in usable
     ]
     listed = {pack.name: pack for pack in load_catalogue(sources, tier=tier, tree=theirs)}
-    new = {pack.name for pack in usable if _is_new(pack, theirs)}
+    new = {pack.name for pack in usable if _is_new(pack, theirs, source)}
     known = [variant for variant in variants if variant.pack in listed]
     missing = {}
     for one in known:
@@ -254,7 +257,7 @@ def _said(command: Sequence[str], *, remedy: str = "run this command yourself") 
     return done.stdout.strip()
 
 
-def _is_new(pack: Pack, tree: Tree) -> bool:
+def _is_new(pack: Pack, tree: Tree, source: Source | None) -> bool:
     """Say whether a pack's module is code of the repository that the tree does not have yet.
 
     What git does not know of is built, or is another repository's: the tree lacks it all the same.
@@ -264,7 +267,8 @@ def _is_new(pack: Pack, tree: Tree) -> bool:
     # It may have been a file, and be a package now.
     stem = twin.parent if twin.stem == "__init__" else twin.with_name(twin.name.partition(".")[0])
     is_there = twin.exists() or PathFinder.find_spec(stem.name, [str(stem.parent)])
-    return not is_there and knows(Path(tree.repository), file)
+    is_wheel = source is not None and source.wheel is not None
+    return not is_there and (is_wheel or knows(Path(tree.repository), file))
 
 
 def _unlisted(pack: Pack, source: Source) -> Reason:
@@ -280,11 +284,9 @@ def _trees_of(
     """Make the code of a source ready; all of the variants' packs have it as theirs."""
     own = {variant.pack for variant in variants}
     pack = next(pack for pack in config.packs if pack.name in own)
+    if source.wheel:
+        return _of_wheel(config, pack, source.wheel)
     code, repository = str(source), _repository_of(pack)
-    if wheel := source.wheel:
-        env = shlex.quote(f"{wheel.name}=={wheel.version}")
-        remedy = f"pytest --perf --perf-packs={pack.name} --perf-against-env={env}"
-        raise NoSideAError(because("no_wheel", code=code, remedy=remedy))
     if repository is None or not (source.commit or source.is_changed):
         raise NoSideAError(because("no_git", pack=pack.name, remedy=GIT))
     try:
@@ -305,11 +307,30 @@ def _trees_of(
     return _Trees(revision, theirs, ours)
 
 
+def _of_wheel(config: Config, pack: Pack, wheel: Wheel) -> _Trees:
+    code, name = f"{wheel.name} {wheel.version}", f"{wheel.name}=={wheel.version}"
+    file, names = file_of(pack), modules_of(pack)
+    depth = len(names) - (file is not None and file.stem != "__init__")
+    home = Path(pack.folder) if pack.place or not file else file.parents[depth]
+    root: Path | None = home
+    if wheels_of([pack]).get(pack.name) != wheel:
+        with _readying(code):
+            root = unpacked(wheel, config.wheels, config.folder / FOLDER)
+    if root is None:
+        folder = next(iter(config.wheels), Path("wheels"))
+        remedy = shlex.join(["pip", "download", "--no-deps", name, "-d", str(folder)])
+        remedy += ", and name the folder in perf_wheels of pyproject.toml"
+        raise NoSideAError(because("no_wheel", code=code, remedy=remedy))
+    front = (str(root),) if root != home else ()
+    theirs, ours = Tree(str(root), str(home), front), Tree(str(home), str(home))
+    return _Trees(Revision("", code), theirs, ours)
+
+
 @contextmanager
 def _readying(code: str) -> Iterator[None]:
     try:
         yield
-    except (PerfError, OSError) as error:
+    except (PerfError, OSError, BadZipFile) as error:
         why = str(error).partition("\n")[0].removesuffix(":")
         raise NoSideAError(because("no_build", code=code, why=why, remedy=BUILD)) from error
 

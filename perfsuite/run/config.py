@@ -274,6 +274,11 @@ INI: Mapping[str, Option] = {
         "type": "paths",
         "default": list(BASELINES_DEFAULT),
     },
+    "perf_wheels": {
+        "help": "folders of wheels (pip download) that baselines may come from: side A of pairs",
+        "type": "paths",
+        "default": [],
+    },
     "perf_counters": {
         "help": "count memory sectors and bank conflicts of the kernels that are traced, with "
         "NVIDIA's Nsight Compute (ncu) on the PATH",
@@ -333,9 +338,9 @@ class Config:
 
     ``packs``, ``variants`` and ``claims`` are there once they were chosen; until then ``only`` are
     the names of the packs that are allowed, and ``share`` is the K/N of a shard. ``baselines`` are
-    the project's folders, the first of which is written to. ``source`` is the code that is side A,
-    where no revision ``against`` is named: of a run that another one asks for; then ``resume`` is
-    the asking run's id.
+    the project's folders, the first of which is written to, and ``wheels`` those that have wheels
+    that can be side A. ``source`` is the code that is side A, where no revision ``against`` is
+    named: of a run that another one asks for; then ``resume`` is the asking run's id.
     """
 
     root: Path
@@ -358,6 +363,7 @@ class Config:
     counters: bool = False
     report: Path = Path("reports")
     baselines: tuple[Path, ...] = ()
+    wheels: tuple[Path, ...] = ()
     command: str = ""
     features: Mapping[str, Any] = field(default_factory=dict)
     packs: tuple[Pack, ...] = ()
@@ -466,6 +472,7 @@ def config_of(config: pytest.Config) -> Config:
         report=root / values["report"],
         # The default comes as text, what a project sets as paths.
         baselines=tuple(root / path for path in config.getini(BASELINES)),
+        wheels=tuple(root / path for path in config.getini("perf_wheels")),
         command=shlex.join(["pytest", *kept_words(given, config.option.file_or_dir)]),
         features={
             name: config.getoption(name) if name.startswith("--") else config.getini(name)
