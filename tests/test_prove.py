@@ -272,16 +272,17 @@ def test_planted_pack_is_sound_and_other_tools_answer_or_say_why_not() -> None:
         device="cpu",
         seed=1,
         seconds=0.01,
-        tools=("torch.utils.benchmark", "do_bench"),
+        tools=("torch.utils.benchmark", "pytest-benchmark", "do_bench"),
         sets=1,
     )
     with closing(Slot(0, Setup(device="cpu"))) as slot:
         found = {answer.tool: answer for answer in ask(slot, order)}
         lost = ask(slot, replace(order, variant=variant("none", 0.0, None)))
     assert (found["torch.utils.benchmark"].time_us or 0) > 1
+    assert (found["pytest-benchmark"].time_us or 0) > 1
     assert found["do_bench"].time_us is None
     assert found["do_bench"].reason
-    assert [(each.time_us, each.reason) for each in lost] == 2 * [(None, "KeyError: 'none'")]
+    assert [(each.time_us, each.reason) for each in lost] == 3 * [(None, "KeyError: 'none'")]
 
 
 def test_planted_kernel_compiles() -> None:

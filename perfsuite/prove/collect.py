@@ -15,13 +15,14 @@ from datetime import UTC, datetime
 from functools import partial
 from io import FileIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 from msgspec import structs
 
 from perfsuite.boundary import UsageError
-from perfsuite.devices.protocol import automatic, open_device
+from perfsuite.devices.protocol import Device, automatic, open_device
 from perfsuite.engine.measure import Session
 from perfsuite.judge.rule import Looks, looks_of, needs_pairs
 from perfsuite.model import Pack, Result, Settings, Side, Stage, Tier, Variant, built_in
@@ -54,7 +55,7 @@ SHARES = {"triage": 0.45, "pairs": 0.45, "tools": 0.1}
 # One wave of so many is of a change, the third. The others are of unchanged code: an error of one
 # in a thousand takes most trials.
 ROUND, CHANGED = 9, 2
-RIVALS = ("do_bench", "torch.utils.benchmark", "nvbench")
+RIVALS = ("do_bench", "torch.utils.benchmark", "pytest-benchmark", "nvbench")
 FEWEST_ROUNDS = 5
 # nvbench starts slowly; a tool that hangs is given up after this.
 ANSWER_LIMIT_S = 120.0
@@ -290,6 +291,36 @@ def _torch_timer(order: Order, launches: Launches) -> float:
     return 1e6 * float(timer.blocked_autorange(min_run_time=order.seconds).median)
 
 
+def _pytest_benchmark(order: Order, launches: Launches, device: Device) -> float:
+    """Return pytest-benchmark's median of a launch that is awaited."""
+    from pytest_benchmark.fixture import BenchmarkFixture
+
+    def silent(*_: Any, **__: Any) -> None: ...
+
+    def awaited() -> None:
+        launches[0]()
+        device.synchronize()
+
+    off = ("cprofile", "cprofile_loops", "cprofile_dump", "precision", "confidence", "warmup")
+    fixture = BenchmarkFixture(
+        node=SimpleNamespace(name="launch", nodeid="launch"),
+        timer=SimpleNamespace(target=time.perf_counter),
+        disable_gc=False,
+        min_rounds=FEWEST_ROUNDS,
+        min_time=5e-6,
+        max_time=order.seconds,
+        warmup_iterations=0,
+        calibration_precision=10,
+        add_stats=silent,
+        logger=SimpleNamespace(debug=silent, info=silent),
+        warner=silent,
+        disabled=False,
+        **dict.fromkeys(off),
+    )
+    fixture(awaited)
+    return 1e6 * float(fixture.stats.stats.median)
+
+
 def _nvbench(order: Order, launches: Launches) -> float:
     """Return nvbench's cold measurement: its median where it has one, else its mean."""
     import torch
@@ -328,6 +359,7 @@ def answers(given: msgspec.Raw) -> list[Reading]:
     tools: dict[str, Callable[[Order, Launches], float]] = {
         "do_bench": _triton,
         "torch.utils.benchmark": _torch_timer,
+        "pytest-benchmark": partial(_pytest_benchmark, device=device),
         "nvbench": _nvbench,
     }
     found = []
