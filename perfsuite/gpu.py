@@ -73,15 +73,15 @@ def sm_count(place: Any = 0) -> int:
     return int(properties(place).multi_processor_count)
 
 
-def compiled(fn: Callable[..., Any]) -> Callable[..., Any]:
+def compiled(fn: Callable[..., Any], **more: Any) -> Callable[..., Any]:
     """Return ``fn`` compiled by torch, whole and for fixed sizes, at its first launch.
 
     Two processes must time the same code: Inductor's choice of a tile by timing is off. It keeps
     no CUDA graphs of its own, so that the engine can capture the launch, and compiles in this
-    process, not in a pool that would outlive it.
+    process, not in a pool that would outlive it. ``more`` are further options of Inductor.
     """
     setattr(import_module("torch._inductor.config"), "compile_threads", 1)  # noqa: B010 - untyped
-    options = {"triton.autotune_pointwise": False}
+    options = {"triton.autotune_pointwise": False, **more}
     made: Callable[..., Any] = torch.compile(fn, fullgraph=True, dynamic=False, options=options)
     return made
 
