@@ -1,0 +1,31 @@
+"""Runs the kernels around a model in Triton's interpreter; prints each error as a JSON line.
+
+Started with TRITON_INTERPRET=1, at sizes that fit no block.
+"""
+
+import math
+
+import torch
+from kernel_codes import report
+from perfsuite_inference import sampling, sampling_triton
+
+
+def samples() -> None:
+    """Choose from rows with equal logits, some of which lie where a filter ends."""
+    targets = {"top_k": sampling.TOP_K, "top_p": sampling.TOP_P, "min_p": math.log(sampling.MIN_P)}
+    for vocab, ties in ((60, 1), (4097, 8), (9000, 128)):
+        for keep, target in targets.items():
+            logits = (2 * torch.randn(4, vocab)).mul(ties).round().div(ties)
+            uniforms = torch.tensor([0.0, 0.31, 0.77, 1 - 2**-24])
+            tokens, shares = torch.full((4,), -1, dtype=torch.int32), torch.empty(4)
+            how = {"keep": keep, "target": target}
+            sampling_triton.sample(logits, uniforms, tokens, shares, **how)
+            wanted, logs = sampling.choose(logits, uniforms, keep=keep)
+            report(f"tokens {keep} {vocab}", tokens, wanted.double())
+            report(f"shares {keep} {vocab}", shares, logs)
+
+
+if __name__ == "__main__":
+    torch.manual_seed(1)
+    for part in (samples,):
+        part()
