@@ -7,7 +7,7 @@ import math
 
 import torch
 from kernel_codes import report
-from perfsuite_inference import sampling, sampling_triton
+from perfsuite_inference import sampling, sampling_triton, token_mask, token_mask_triton
 
 
 def samples() -> None:
@@ -25,7 +25,18 @@ def samples() -> None:
             report(f"shares {keep} {vocab}", shares, logs)
 
 
+def masks() -> None:
+    """Mask rows of which a program has one, a part, and one and a half."""
+    for rows, vocab in ((2, 32), (3, 1024), (2, 6176)):
+        logits = torch.randn(rows, vocab)
+        words = torch.randint(-(2**31), 2**31, (rows, vocab // 32)).int()
+        words[0], words[1] = 0, -1
+        wanted = token_mask.apply(logits, words)
+        is_right = torch.equal(token_mask_triton.mask(logits, words), wanted)
+        report(f"mask {rows} {vocab}", float(not is_right))
+
+
 if __name__ == "__main__":
     torch.manual_seed(1)
-    for part in (samples,):
+    for part in (samples, masks):
         part()
