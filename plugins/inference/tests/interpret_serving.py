@@ -7,7 +7,14 @@ import math
 
 import torch
 from kernel_codes import report
-from perfsuite_inference import sampling, sampling_triton, token_mask, token_mask_triton
+from perfsuite_inference import (
+    lora,
+    lora_triton,
+    sampling,
+    sampling_triton,
+    token_mask,
+    token_mask_triton,
+)
 
 
 def samples() -> None:
@@ -36,7 +43,17 @@ def masks() -> None:
         report(f"mask {rows} {vocab}", float(not is_right))
 
 
+def adapters() -> None:
+    """Add adapters, of which several rows have one and nobody has another, in part of a block."""
+    for width, rank in ((64, 8), (1320, 16)):
+        x, base, out = (torch.randn(5, width) for _ in range(3))
+        a, b = torch.randn(4, rank, width), torch.randn(4, width, rank)
+        given = x, a, b, torch.tensor([2, 0, 2, 3, 2]), base, out
+        lora_triton.add(*given)
+        report(f"lora {width} {rank}", out, lora.add_rows(*given))
+
+
 if __name__ == "__main__":
     torch.manual_seed(1)
-    for part in (samples, masks):
+    for part in (samples, masks, adapters):
         part()
