@@ -9,4 +9,6 @@ from perfsuite.gpu import declared_in
 @perfsuite.hookimpl
 def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Operator | perfsuite.Claim]:
     """Return the pack's cases and claims."""
-    return declared_in(__name__, "prefill decode kv_cache paged_attention batching")
+    return declared_in(
+        __name__, "prefill decode kv_cache paged_attention batching sampling token_mask lora"
+    )

@@ -24,6 +24,10 @@ def test_kernels_are_right_on_odd_sizes_in_the_interpreter() -> None:
     assert wrong_in(Path(__file__).with_name("interpret_paged.py"), 6, 1e-3) == {}
 
 
+def test_kernels_around_a_model_are_right_in_the_interpreter() -> None:
+    assert wrong_in(Path(__file__).with_name("interpret_serving.py"), 23, 1e-6, tokens=1e-30) == {}
+
+
 @pytest.mark.parametrize(
     ("rows", "kv_heads", "tokens", "splits"), [(1, 8, 32767, 64), (64, 8, 2047, 1), (1, 8, 100, 2)]
 )

@@ -1,0 +1,59 @@
+"""Runs the kernels around a model in Triton's interpreter; prints each error as a JSON line.
+
+Started with TRITON_INTERPRET=1, at sizes that fit no block.
+"""
+
+import math
+
+import torch
+from kernel_codes import report
+from perfsuite_inference import (
+    lora,
+    lora_triton,
+    sampling,
+    sampling_triton,
+    token_mask,
+    token_mask_triton,
+)
+
+
+def samples() -> None:
+    """Choose from rows with equal logits, some of which lie where a filter ends."""
+    targets = {"top_k": sampling.TOP_K, "top_p": sampling.TOP_P, "min_p": math.log(sampling.MIN_P)}
+    for vocab, ties in ((60, 1), (4097, 8), (9000, 128)):
+        for keep, target in targets.items():
+            logits = (2 * torch.randn(4, vocab)).mul(ties).round().div(ties)
+            uniforms = torch.tensor([0.0, 0.31, 0.77, 1 - 2**-24])
+            tokens, shares = torch.full((4,), -1, dtype=torch.int32), torch.empty(4)
+            how = {"keep": keep, "target": target}
+            sampling_triton.sample(logits, uniforms, tokens, shares, **how)
+            wanted, logs = sampling.choose(logits, uniforms, keep=keep)
+            report(f"tokens {keep} {vocab}", tokens, wanted.double())
+            report(f"shares {keep} {vocab}", shares, logs)
+
+
+def masks() -> None:
+    """Mask rows of which a program has one, a part, and one and a half."""
+    for rows, vocab in ((2, 32), (3, 1024), (2, 6176)):
+        logits = torch.randn(rows, vocab)
+        words = torch.randint(-(2**31), 2**31, (rows, vocab // 32)).int()
+        words[0], words[1] = 0, -1
+        wanted = token_mask.apply(logits, words)
+        is_right = torch.equal(token_mask_triton.mask(logits, words), wanted)
+        report(f"mask {rows} {vocab}", float(not is_right))
+
+
+def adapters() -> None:
+    """Add adapters, of which several rows have one and nobody has another, in part of a block."""
+    for width, rank in ((64, 8), (1320, 16)):
+        x, base, out = (torch.randn(5, width) for _ in range(3))
+        a, b = torch.randn(4, rank, width), torch.randn(4, width, rank)
+        given = x, a, b, torch.tensor([2, 0, 2, 3, 2]), base, out
+        lora_triton.add(*given)
+        report(f"lora {width} {rank}", out, lora.add_rows(*given))
+
+
+if __name__ == "__main__":
+    torch.manual_seed(1)
+    for part in (samples, masks, adapters):
+        part()
