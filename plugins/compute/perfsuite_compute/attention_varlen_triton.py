@@ -1,0 +1,84 @@
+"""Causal attention of packed sequences in Triton: one grid over the tiles of all of them."""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from perfsuite.gpu import torch
+from perfsuite_compute.attention_triton import BLOCK_M, BLOCK_N, STAGES, WARPS, weigh
+
+# So that three blocks are on an SM: left alone, ptxas takes 187 for a thread, with no more spilled.
+REGISTERS = 168
+
+
+@triton.jit
+def varlen_attention_kernel(
+    q_desc, k_desc, v_desc, tiles, out, heads, group, scale, D: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Write the attention of one head's BLOCK_M queries of one sequence.
+
+    ``tiles`` says where its sequence begins, where its queries do, and where the sequence ends.
+    """
+    head, tile = tl.program_id(0), tiles + 3 * tl.program_id(1)
+    begin, start_row, end = tl.load(tile), tl.load(tile + 1), tl.load(tile + 2)
+    rows = start_row + tl.arange(0, BLOCK_M)
+    q = q_desc.load([start_row, head * D])
+    sums = tl.zeros((BLOCK_M, D), dtype=tl.float32)
+    total = tl.zeros((BLOCK_M,), dtype=tl.float32)
+    peak = tl.full((BLOCK_M,), -1.0e30, dtype=tl.float32)
+    # Rows behind the end are another sequence's: they see keys that no row of this one does, and
+    # are not written.
+    for start in range(begin, tl.minimum(start_row + BLOCK_M, end), BLOCK_N):
+        k = k_desc.load([start, head // group * D])
+        scores = tl.dot(q, k.T)
+        if start + BLOCK_N > start_row + 1:
+            columns = start + tl.arange(0, BLOCK_N)
+            scores = tl.where(columns[None, :] <= rows[:, None], scores, -float("inf"))
+        powers, sums, total, peak = weigh(scores, scale, sums, total, peak)
+        v = v_desc.load([start, head // group * D])
+        sums = tl.dot(powers.to(v.dtype), v, sums)
+    shares = sums * (1 / total)[:, None]
+    out += (start_row.to(tl.int64) * heads + head) * D
+    at = tl.arange(0, BLOCK_M)[:, None] * (heads * D) + tl.arange(0, D)[None, :]
+    tl.store(out + at, shares.to(out.dtype.element_ty), mask=rows[:, None] < end)
+
+
+def launch(lengths: Sequence[int], place: Any) -> Callable[..., None]:
+    """Return what writes causal attention of sequences of these lengths to out.
+
+    It takes q, k, v, the sequences' bounds, and out. q and out are [tokens, heads, width], k and v
+    have fewer heads, each for as many heads of q. All are contiguous.
+    """
+    ends = [*itertools.accumulate(lengths)]
+    tiles = [
+        (end - s, start, end)
+        for s, end in zip(lengths, ends, strict=True)
+        for start in range(end - s, end, BLOCK_M)
+    ]
+    # The last queries of the longest see the most keys: no long tile ends alone.
+    tiles.sort(key=lambda tile: tile[0] - tile[1])
+    order = torch.tensor(tiles, dtype=torch.int32, device=place)
+    # The interpreter knows no such option.
+    options = {"maxnreg": REGISTERS} if order.is_cuda else {}
+
+    def run(q: Any, k: Any, v: Any, bounds: Any, out: Any) -> None:
+        heads, d = q.shape[1:]
+        rows = (BLOCK_M, BLOCK_N, BLOCK_N)
+        given = (
+            TensorDescriptor(x.flatten(1), x.flatten(1).shape, (x.stride(0), 1), [block, d])
+            for x, block in zip((q, k, v), rows, strict=True)
+        )
+        varlen_attention_kernel[(heads, len(tiles))](
+            *given, order, out, heads, heads // k.shape[1], math.log2(math.e) / math.sqrt(d),
+            D=d, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_stages=STAGES, num_warps=WARPS,
+            **options,
+        )  # fmt: skip
+
+    return run
