@@ -154,10 +154,10 @@ def read_metrics(kernel: Kernel, target: str) -> dict[str, float]:
     """Compile a kernel and return its metrics; raises ``WrongResultError`` if it is too large."""
     binary = compile_kernel(kernel, target)
     check_shared(kernel, target, binary)
-    return metrics_of(binary, kernel.num_warps, shared_limit(target))
+    return metrics_of(binary, shared_limit(target))
 
 
-def metrics_of(binary: Binary, warps: int, shared_limit: int) -> dict[str, float]:
+def metrics_of(binary: Binary, shared_limit: int) -> dict[str, float]:
     """Return the metrics of a kernel; a width only where there are accesses.
 
     ``shared_limit`` is the shared memory of a compute unit in bytes.
@@ -169,7 +169,7 @@ def metrics_of(binary: Binary, warps: int, shared_limit: int) -> dict[str, float
     if binary.shared_bytes:
         # LLVM counts by registers alone: Triton asks for shared memory at launch.
         blocks = shared_limit // binary.shared_bytes
-        found["waves_per_simd"] = min(found["waves_per_simd"], blocks * warps / SIMDS)
+        found["waves_per_simd"] = min(found["waves_per_simd"], blocks * binary.warps / SIMDS)
     counts = Counter(_INSTRUCTION.findall(text))
     ops = Opcodes(counts)
     found |= {

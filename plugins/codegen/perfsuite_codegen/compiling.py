@@ -28,7 +28,8 @@ _ENTRY = re.compile(r"Compiling entry function '([^']+)'")
 class Binary:
     """What a compiler made: an ELF image, the kernel's name in it, and what it needs to launch.
 
-    ``shared_bytes`` are static ones and, of Triton's, those asked for at launch. ``assembly`` is
+    ``shared_bytes`` are static ones and, of Triton's, those asked for at launch. ``warps`` of a
+    block are known of Triton's alone, those with roles among them. ``assembly`` is
     LLVM's text of a kernel for AMD, which has no disassembler here.
     """
 
@@ -36,6 +37,7 @@ class Binary:
     symbol: str
     shared_bytes: int
     tensor_memory_columns: int = 0
+    warps: int = 0
     assembly: str = ""
 
 
@@ -116,14 +118,15 @@ def _compile_triton(kernel: Kernel, target: str) -> Binary:
 
     if target.startswith("gfx"):
         made = _made_by_triton(kernel, GPUTarget("hip", target, 64))
-        name, shared = made.metadata.name, made.metadata.shared
-        return Binary(made.asm["hsaco"], name, shared, assembly=made.asm["amdgcn"])
+        meta, text = made.metadata, made.asm["amdgcn"]
+        return Binary(made.asm["hsaco"], meta.name, meta.shared, 0, meta.num_warps, text)
     number = re.fullmatch(r"sm_(\d+)(a?)", target)
     if number is None or (int(number[1]) >= 90) != bool(number[2]):  # noqa: PLR2004
         raise refusal(kernel, f"cannot be compiled for {target}: Triton takes sm_90a, sm_89, ...")
     made = _made_by_triton(kernel, GPUTarget("cuda", int(number[1]), 32))
     meta = made.metadata
-    return Binary(made.asm["cubin"], meta.name, meta.shared, getattr(meta, "tmem_size", None) or 0)
+    columns = getattr(meta, "tmem_size", None) or 0
+    return Binary(made.asm["cubin"], meta.name, meta.shared, columns, meta.num_warps)
 
 
 def _made_by_triton(kernel: Kernel, target: Any) -> Any:

@@ -32,6 +32,8 @@ SMOKE_TARGET = "sm_90a"
 SHARED_KIB = {80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99, 121: 99}
 # AMD, CDNA 3 and CDNA 4 instruction set architecture: LDS.
 SHARED_KIB |= {942: 64, 950: 160}
+# The same table: KiB of shared memory, warps and blocks of a multiprocessor.
+ROOM = {90: (228, 64, 32), 100: (228, 64, 32), 103: (228, 64, 32), 120: (100, 48, 24)}
 # The cuobjdump of older ones says "Cannot decode architecture 'SM103'".
 READS_SM103 = "3.7"
 
@@ -41,6 +43,8 @@ METRICS = (
     Metric("stack_bytes", "B"),
     Metric("shared_bytes", "B"),
     Metric("tensor_memory_columns"),
+    Metric("blocks_per_sm", better="higher"),
+    Metric("binary_bytes", "B", threshold=0.01),
     # Schedules and address arithmetic differ a little without any meaning.
     Metric("instructions", threshold=0.01),
     Metric("tensor_core_ops", better="equal"),
@@ -103,16 +107,40 @@ def read_metrics(kernel: Kernel, target: str) -> dict[str, float]:
     binary = compile_kernel(kernel, target)
     code = read_code(binary.cubin, binary.symbol)
     _check(kernel, target, binary, code)
-    return metrics_of(binary, code)
+    found = metrics_of(binary, code)
+    if binary.warps and _number(target) in ROOM:
+        found["blocks_per_sm"] = resident_blocks(
+            _number(target), code.registers, binary.warps, binary.shared_bytes
+        )
+    return found
 
 
 def metrics_of(binary: Binary, code: MachineCode) -> dict[str, float]:
-    """Return the metrics of a kernel; a width only where there are accesses."""
+    """Return the metrics of a kernel on any target; a width only where there are accesses."""
     return {
         **facts_of(code),
         "shared_bytes": binary.shared_bytes,
         "tensor_memory_columns": binary.tensor_memory_columns,
+        "binary_bytes": len(binary.cubin),
     }
+
+
+def resident_blocks(arch: int, registers: int, warps: int, shared_bytes: int) -> int:
+    """Return how many blocks a multiprocessor has room for, as CUDA 13's cuda_occupancy.h does.
+
+    A thread has that many ``registers``, a block that many ``warps``. Nothing else limits them
+    here: neither clusters nor tensor memory.
+    """
+    shared_kib, most_warps, most_blocks = ROOM[arch]
+    # Registers are given to a warp by 256, in each of four parts of 16,384.
+    of_warp = -(-registers * 32 // 256) * 256
+    at_once = 16384 // of_warp * 4
+    # What checks a launch takes a block's warps by four.
+    if -(-warps // 4) * 4 > at_once:
+        return 0
+    # CUDA takes a KiB of each block for itself; shared memory is given by 128 bytes.
+    of_block = -(-(shared_bytes + 1024) // 128) * 128
+    return min(at_once // warps, (shared_kib << 10) // of_block, most_warps // warps, most_blocks)
 
 
 def _check(kernel: Kernel, target: str, binary: Binary, code: MachineCode) -> None:

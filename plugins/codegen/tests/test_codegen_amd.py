@@ -48,7 +48,7 @@ def test_waves_are_those_that_registers_and_shared_memory_leave_room_for() -> No
     text = "\tds_read_b128 v[0:3], v4\n\tbuffer_load_dwordx4 v[0:3], v4, s[0:3], 0 offen lds\n"
     text += "\tglobal_load_short_d16_hi v0, v1\n; Occupancy: 4\n"
     for shared, waves in ((0, 4), (16 << 10, 4), (30 << 10, 2), (40 << 10, 1)):
-        found = amd.metrics_of(Binary(b"", "f", shared, assembly=text), 4, 64 << 10)
+        found = amd.metrics_of(Binary(b"", "f", shared, 0, 4, text), 64 << 10)
         assert found["waves_per_simd"] == waves
     assert (found["global_loads"], found["global_load_width"]) == (2, 9)
     assert (found["shared_loads"], found["instructions"]) == (1, 3)
