@@ -7,12 +7,13 @@ import perfsuite
 
 @perfsuite.hookimpl
 def perf_cases(kernels: Sequence[perfsuite.Kernel]) -> Sequence[perfsuite.Case]:
-    """Return the case that compiles these kernels; raises PerfError where there is none."""
-    from perfsuite_codegen.kernel import case_of
+    """Return the cases that compile these kernels; raises PerfError where there is none."""
+    from perfsuite_codegen import amd, kernel
 
     if not kernels:
         raise perfsuite.PerfError(
             "no pack hands over a kernel, so there is nothing to compile",
             remedy="let their packs run too, as in --perf-packs codegen,memory, or -k codegen",
         )
-    return [case_of(kernels)]
+    found = [kernel.case_of(kernels), amd.case_of(kernels)]
+    return [each for each in found if each]

@@ -28,17 +28,21 @@ _ENTRY = re.compile(r"Compiling entry function '([^']+)'")
 class Binary:
     """What a compiler made: an ELF image, the kernel's name in it, and what it needs to launch.
 
-    ``shared_bytes`` are static ones and, of Triton's, those asked for at launch.
+    ``shared_bytes`` are static ones and, of Triton's, those asked for at launch. ``warps`` of a
+    block are known of Triton's alone, those with roles among them. ``assembly`` is
+    LLVM's text of a kernel for AMD, which has no disassembler here.
     """
 
     cubin: bytes
     symbol: str
     shared_bytes: int
     tensor_memory_columns: int = 0
+    warps: int = 0
+    assembly: str = ""
 
 
 def compile_kernel(kernel: Kernel, target: str) -> Binary:
-    """Return the machine code of a kernel for a target such as sm_90a; raises ``CaseError``.
+    """Return the machine code of a kernel for sm_90a, gfx942, ...; raises ``CaseError``.
 
     Where LLVM has no instruction of the target for what a kernel asks, it ends the process.
     """
@@ -110,23 +114,32 @@ def _static_shared(said: str, symbol: str) -> int:
 
 
 def _compile_triton(kernel: Kernel, target: str) -> Binary:
+    from triton.backends.compiler import GPUTarget
+
+    if target.startswith("gfx"):
+        made = _made_by_triton(kernel, GPUTarget("hip", target, 64))
+        meta, text = made.metadata, made.asm["amdgcn"]
+        return Binary(made.asm["hsaco"], meta.name, meta.shared, 0, meta.num_warps, text)
     number = re.fullmatch(r"sm_(\d+)(a?)", target)
     if number is None or (int(number[1]) >= 90) != bool(number[2]):  # noqa: PLR2004
         raise refusal(kernel, f"cannot be compiled for {target}: Triton takes sm_90a, sm_89, ...")
+    made = _made_by_triton(kernel, GPUTarget("cuda", int(number[1]), 32))
+    meta = made.metadata
+    columns = getattr(meta, "tmem_size", None) or 0
+    return Binary(made.asm["cubin"], meta.name, meta.shared, columns, meta.num_warps)
+
+
+def _made_by_triton(kernel: Kernel, target: Any) -> Any:
     with _fresh_triton():
         import triton
-        from triton.backends.compiler import GPUTarget
 
-        module = _module(kernel)
-        source = _source(kernel, module)
+        source = _source(kernel, importlib.import_module(reachable(kernel)))
         options = _triton_options(kernel, source.fn.arg_names)
-        made = triton.compile(
+        return triton.compile(
             source,
-            target=GPUTarget("cuda", int(number[1]), 32),
+            target=target,
             options={"num_warps": kernel.num_warps, "num_stages": kernel.num_stages, **options},
         )
-    meta = made.metadata
-    return Binary(made.asm["cubin"], meta.name, meta.shared, getattr(meta, "tmem_size", None) or 0)
 
 
 @contextmanager
@@ -142,10 +155,11 @@ def _fresh_triton() -> Iterator[None]:
             os.environ.update(before)
 
 
-def _module(kernel: Kernel) -> Any:
+def reachable(kernel: Kernel) -> str:
+    """Return the name of a kernel's module, which can be found now."""
     if kernel.folder and kernel.folder not in sys.path:
         sys.path.insert(0, kernel.folder)
-    return importlib.import_module(kernel.module)
+    return kernel.module
 
 
 def _source(kernel: Kernel, module: Any) -> Any:

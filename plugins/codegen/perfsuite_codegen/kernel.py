@@ -30,8 +30,12 @@ SMOKE_TARGET = "sm_90a"
 # CUDA C++ Programming Guide, technical specifications by compute capability: the most shared memory
 # of a block. What is not listed is not held to a limit.
 SHARED_KIB = {80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99, 121: 99}
+# AMD, CDNA 3 and CDNA 4 instruction set architecture: LDS.
+SHARED_KIB |= {942: 64, 950: 160}
+# The same table: KiB of shared memory, warps and blocks of a multiprocessor.
+ROOM = {90: (228, 64, 32), 100: (228, 64, 32), 103: (228, 64, 32), 120: (100, 48, 24)}
 # The cuobjdump of older ones says "Cannot decode architecture 'SM103'".
-READS_SM103 = (3, 7)
+READS_SM103 = "3.7"
 
 METRICS = (
     Metric("registers"),
@@ -39,6 +43,8 @@ METRICS = (
     Metric("stack_bytes", "B"),
     Metric("shared_bytes", "B"),
     Metric("tensor_memory_columns"),
+    Metric("blocks_per_sm", better="higher"),
+    Metric("binary_bytes", "B", threshold=0.01),
     # Schedules and address arithmetic differ a little without any meaning.
     Metric("instructions", threshold=0.01),
     Metric("tensor_core_ops", better="equal"),
@@ -101,16 +107,40 @@ def read_metrics(kernel: Kernel, target: str) -> dict[str, float]:
     binary = compile_kernel(kernel, target)
     code = read_code(binary.cubin, binary.symbol)
     _check(kernel, target, binary, code)
-    return metrics_of(binary, code)
+    found = metrics_of(binary, code)
+    if binary.warps and _number(target) in ROOM:
+        found["blocks_per_sm"] = resident_blocks(
+            _number(target), code.registers, binary.warps, binary.shared_bytes
+        )
+    return found
 
 
 def metrics_of(binary: Binary, code: MachineCode) -> dict[str, float]:
-    """Return the metrics of a kernel; a width only where there are accesses."""
+    """Return the metrics of a kernel on any target; a width only where there are accesses."""
     return {
         **facts_of(code),
         "shared_bytes": binary.shared_bytes,
         "tensor_memory_columns": binary.tensor_memory_columns,
+        "binary_bytes": len(binary.cubin),
     }
+
+
+def resident_blocks(arch: int, registers: int, warps: int, shared_bytes: int) -> int:
+    """Return how many blocks a multiprocessor has room for, as CUDA 13's cuda_occupancy.h does.
+
+    A thread has that many ``registers``, a block that many ``warps``. Nothing else limits them
+    here: neither clusters nor tensor memory.
+    """
+    shared_kib, most_warps, most_blocks = ROOM[arch]
+    # Registers are given to a warp by 256, in each of four parts of 16,384.
+    of_warp = -(-registers * 32 // 256) * 256
+    at_once = 16384 // of_warp * 4
+    # What checks a launch takes a block's warps by four.
+    if -(-warps // 4) * 4 > at_once:
+        return 0
+    # CUDA takes a KiB of each block for itself; shared memory is given by 128 bytes.
+    of_block = -(-(shared_bytes + 1024) // 128) * 128
+    return min(at_once // warps, (shared_kib << 10) // of_block, most_warps // warps, most_blocks)
 
 
 def _check(kernel: Kernel, target: str, binary: Binary, code: MachineCode) -> None:
@@ -122,7 +152,12 @@ def _check(kernel: Kernel, target: str, binary: Binary, code: MachineCode) -> No
             where=f"{kernel.function} of {kernel.file or kernel.module}",
             remedy="see whether shapes, types, layouts or the compiler changed",
         )
-    limit = SHARED_KIB.get(_number(target), 0) << 10
+    check_shared(kernel, target, binary)
+
+
+def check_shared(kernel: Kernel, target: str, binary: Binary) -> None:
+    """Raise ``WrongResultError`` where no block of the target has so much shared memory."""
+    limit = shared_limit(target)
     if 0 < limit < binary.shared_bytes:
         raise WrongResultError(
             f"{kernel.name} asks for {binary.shared_bytes} bytes of shared memory; a block of "
@@ -130,6 +165,11 @@ def _check(kernel: Kernel, target: str, binary: Binary, code: MachineCode) -> No
             where=f"{kernel.function} of {kernel.file or kernel.module}",
             remedy="use smaller tiles or fewer stages, or leave this target out",
         )
+
+
+def shared_limit(target: str) -> int:
+    """Return the most bytes of shared memory of a block; 0 is not known."""
+    return SHARED_KIB.get(_number(target), 0) << 10
 
 
 def _smoke(kernels: Sequence[Kernel], target: str) -> list[str]:
@@ -154,12 +194,19 @@ def _needs(kernels: Sequence[Kernel]) -> list[Need]:
     needs = [package("triton"), package("cuda.core"), package("torch")]
     if in_cuda := [kernel.name for kernel in kernels if kernel.language == "cuda"]:
         needs.append(feature("nvrtc").when(kernel=in_cuda))
-    here = _triton_version()
-    if (0,) < here < READS_SM103:
-        needs.append(package(f"triton>={'.'.join(map(str, READS_SM103))}").when(target="sm_103a"))
-    too_new = {each.name: each.triton for each in kernels if (0,) < here < _numbers(each.triton)}
-    needs += [package(f"triton>={least}").when(kernel=name) for name, least in too_new.items()]
-    return needs
+    needs += [need.when(target="sm_103a") for need in at_least(READS_SM103)]
+    return needs + too_new(kernels)
+
+
+def too_new(kernels: Sequence[Kernel]) -> list[Need]:
+    """Return a newer Triton for each kernel that the one here does not compile."""
+    return [need.when(kernel=each.name) for each in kernels for need in at_least(each.triton)]
+
+
+def at_least(version: str) -> list[Need]:
+    """Return this version of Triton where an older one is installed, and nothing otherwise."""
+    is_older = (0,) < _triton_version() < _numbers(version)
+    return [package(f"triton>={version}")] if is_older else []
 
 
 def _triton_version() -> tuple[int, ...]:

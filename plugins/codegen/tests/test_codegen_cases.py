@@ -31,7 +31,7 @@ KERNELS = (
 
 
 def case() -> perfsuite.Case:
-    (found,) = perfsuite_codegen.perf_cases(KERNELS)
+    found, _ = perfsuite_codegen.perf_cases(KERNELS)
     assert isinstance(found, perfsuite.Case)
     return found
 
@@ -59,7 +59,7 @@ def test_a_variant_is_a_kernel_for_a_target_that_it_declares() -> None:
 
 
 def smoke(kernels: Sequence[perfsuite.Kernel]) -> list[tuple[Any, Any]]:
-    (found,) = perfsuite_codegen.perf_cases(kernels)
+    found, *_ = perfsuite_codegen.perf_cases(kernels)
     return [(axes["kernel"], axes["target"]) for tier, axes in found.points if tier == "smoke"]
 
 
@@ -83,3 +83,5 @@ def test_what_an_old_disassembler_cannot_read_is_skipped(monkeypatch: pytest.Mon
         assert "triton>=3.7" not in needs(kernel="planted.powers", target="sm_100a")
         # What an old compiler cannot compile is skipped, too.
         assert missing <= needs(kernel="other.second", target="sm_100a")
+        _, for_amd = perfsuite_codegen.perf_cases(KERNELS)
+        assert {need.value for need in for_amd.needs} == {"triton", "torch"} | missing

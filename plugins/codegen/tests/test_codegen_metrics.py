@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 from perfsuite_codegen.compiling import compile_kernel
-from perfsuite_codegen.kernel import case_of, metrics_of, read_metrics
+from perfsuite_codegen.kernel import case_of, metrics_of, read_metrics, resident_blocks
 
 import perfsuite
 from perfsuite import CaseError, Kernel, Opcodes, WrongResultError, read_code
@@ -129,6 +129,34 @@ def test_tensor_memory_is_counted_on_blackwell() -> None:
     found = read_metrics(product(), "sm_100a")
     assert found["tensor_memory_columns"] > 0
     assert found["tensor_core_ops"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arch", "registers", "warps", "shared", "blocks"),
+    [
+        (90, 32, 4, 0, 16),
+        (90, 168, 12, 100 << 10, 1),
+        (90, 128, 4, 46 << 10, 4),
+        (90, 128, 5, 0, 3),
+        (90, 16, 1, 0, 32),
+        (90, 255, 9, 0, 0),
+        (120, 32, 4, 0, 12),
+        (120, 64, 4, 24 << 10, 4),
+    ],
+)
+def test_blocks_are_as_many_as_nvidias_header_says(
+    arch: int, registers: int, warps: int, shared: int, blocks: int
+) -> None:
+    assert resident_blocks(arch, registers, warps, shared) == blocks
+
+
+def test_size_is_the_images_and_blocks_are_known_of_tritons_kernels() -> None:
+    binary = compile_kernel(product(), "sm_90a")
+    found = metrics_on("sm_90a")
+    assert found["binary_bytes"] == len(binary.cubin) > 16 * found["instructions"]
+    blocks = resident_blocks(90, int(found["registers"]), 4, binary.shared_bytes)
+    assert found["blocks_per_sm"] == blocks > 0
+    assert "blocks_per_sm" not in read_metrics(cuda("copy"), "sm_90a")
 
 
 def test_an_instance_of_a_template_is_found_by_its_expression() -> None:
