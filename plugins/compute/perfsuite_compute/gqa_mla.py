@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 from perfsuite import Beats, Claim, arch, cuda, operator, package
-from perfsuite.gpu import DTYPES, TRITON, Later, torch
+from perfsuite.gpu import DTYPES, TRITON, Later, compiled, torch
 
 kernels = Later("perfsuite_compute.gqa_mla_triton")
 D = 128
@@ -34,13 +34,13 @@ def _memory_bytes(dtype: str, kind: str, b: int, s: int, impl: str) -> int:
     smoke={**_SMALL, "impl": "sdpa"},
     nightly=[
         {**_LARGE, "kind": "mha", "s": 4096, "impl": "triton"},
-        {**_LARGE, "kind": "gqa", "s": 4096, "impl": ["torch", "sdpa", "triton"]},
+        {**_LARGE, "kind": "gqa", "s": 4096, "impl": ["torch", "sdpa", "flex", "triton"]},
         {**_LARGE, "kind": "mla", "s": 4096, "impl": ["torch", "gluon"]},
         {**_LARGE, "kind": "mla", "s": 4095, "impl": "gluon"},
     ],
     full=[
         {**_LARGE, "kind": "mha", "s": [4096, 16384], "impl": ["sdpa", "triton"]},
-        {**_LARGE, "kind": "gqa", "s": 16384, "impl": ["torch", "sdpa", "triton"]},
+        {**_LARGE, "kind": "gqa", "s": 16384, "impl": ["torch", "sdpa", "flex", "triton"]},
         {**_LARGE, "kind": "gqa", "s": 16383, "impl": "triton"},
         {**_LARGE, "kind": "mla", "s": 16384, "impl": ["torch", "triton", "gluon"]},
         {**_SMALL, "impl": "torch"},
@@ -63,7 +63,8 @@ def gqa_mla(rng: Any, *, dtype: str, kind: str, b: int, s: int) -> tuple[Any, ..
     makes the first two a matter of bandwidth, while 128 heads on one latent come near the tensor
     cores' limit. ``torch`` repeats keys and values for each query head (transformers'
     ``repeat_kv``), or multiplies by the latent with the scores in memory. ``sdpa`` is PyTorch's
-    fused attention with ``enable_gqa``. ``triton`` loads each block of the cache once for all
+    fused attention with ``enable_gqa``, ``flex`` what flex_attention compiles for few queries
+    (FlexDecoding). ``triton`` loads each block of the cache once for all
     heads that share it, splits the tokens among programs and joins their parts (flash decoding).
     With ``mla`` it reaches 33 % of the tensor cores' rate on an H200 (136 us, 268 TFLOP/s): beside
     the queries of 64 heads shared memory holds two blocks of the latent, and Triton copies the next
@@ -110,6 +111,14 @@ def _attend(q: Any, k: Any, v: Any, out: Any) -> Any:
 
 
 gqa_mla.impl(_attend, name="sdpa")
+
+
+@gqa_mla.impl(needs=TRITON)
+def _flex(ctx: Any) -> Any:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    run = compiled(lambda q, k, v: flex_attention(q[:, :, None], k, v, enable_gqa=True)[:, :, 0])
+    return lambda q, k, v, out: run(q, k, v)
 
 
 @gqa_mla.impl

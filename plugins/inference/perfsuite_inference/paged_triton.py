@@ -31,14 +31,14 @@ def _attend(
         seen = tokens < end
         block = tl.load(row_table + tokens // BLOCK, mask=seen, other=0).to(tl.int64)
         at = ((block * KV_HEADS + shared) * BLOCK + tokens % BLOCK)[:, None] * D + columns[None, :]
-        keys = tl.load(k + at, mask=seen[:, None], other=0.0)
+        keys = tl.load(k + at, mask=seen[:, None], other=0.0).to(query.dtype)
         scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
         scores = tl.where(seen[None, :], scores, -float("inf"))
         new_peak = tl.maximum(peak, tl.max(scores, 1))
         powers = tl.exp2(scores - new_peak[:, None])
         shrink = tl.exp2(peak - new_peak)
         total = total * shrink + tl.sum(powers, 1)
-        values = tl.load(v + at, mask=seen[:, None], other=0.0)
+        values = tl.load(v + at, mask=seen[:, None], other=0.0).to(query.dtype)
         # In fp32 the default is tf32, which rounds to 10 bits.
         shrunk = result * shrink[:, None]
         result = tl.dot(powers.to(values.dtype), values, shrunk, input_precision="ieee")
@@ -48,15 +48,16 @@ def _attend(
 
 @triton.jit
 def paged_part_kernel(
-    q, k, v, table, lengths, sums, weights, most, scale, KV_HEADS: tl.constexpr,
+    q, k, v, table, lengths, scales, sums, weights, most, scale, KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr, PADDED: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
     TILE: tl.constexpr, SPLITS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Attend from the query heads of one key head to one part of one row's tokens.
 
     q is [rows, KV_HEADS * GROUP, D]; k and v are [blocks, KV_HEADS, BLOCK, D]; table is
-    [rows, most]. Writes the part's sums [rows, heads, SPLITS, D], each divided by its total, and
-    the base-2 logarithm of that total [rows, heads, SPLITS], both fp32.
+    [rows, most]. Of keys and values in fp8, scales [2, KV_HEADS] is what a head's codes count; of
+    others it is None. Writes the part's sums [rows, heads, SPLITS, D], each divided by its total,
+    and the base-2 logarithm of that total [rows, heads, SPLITS], both fp32.
     """
     if EARLY:
         gdc_launch_dependents()
@@ -69,10 +70,16 @@ def paged_part_kernel(
     heads = (row * KV_HEADS + shared) * GROUP + members
     inside = members[:, None] < GROUP
     query = tl.load(q + heads[:, None] * D + columns[None, :], mask=inside, other=0.0)
+    if scales is not None:
+        # Every e4m3 is an fp16, and one instruction converts two; to bf16 it takes three.
+        query = query.to(tl.float16)
+        scale *= tl.load(scales + shared)
     result, total, peak = _attend(
         query, k, v, table + row * most, shared, start, tl.minimum(start + share, length), scale,
         KV_HEADS, D, BLOCK, TILE,
     )  # fmt: skip
+    if scales is not None:
+        result *= tl.load(scales + KV_HEADS + shared)
     # A part without tokens weighs nothing: exp2 of minus infinity.
     divisor = tl.where(total > 0, total, 1.0)
     weight = tl.where(total > 0, peak + tl.log2(divisor), -float("inf"))
@@ -108,11 +115,16 @@ def splits_for(rows: int, kv_heads: int, tokens: int) -> int:
     return max(1, min(wanted, -(-tokens // TILE)))
 
 
-def attend_paged(q: Any, k: Any, v: Any, table: Any, lengths: Any, *, early: bool = False) -> Any:
+def attend_paged(
+    q: Any, k: Any, v: Any, table: Any, lengths: Any, scales: Any = None, *, early: bool = False,
+    splits: int = 0,
+) -> Any:  # fmt: skip
     """Attend from q [rows, heads, d] to the first ``lengths`` [rows] tokens of the table's blocks.
 
     k and v are [blocks, kv_heads, block, d], table [rows, most] int32, all contiguous; lengths are
-    at least 1. Returns [rows, heads, d]. With ``early`` (sm_90 and newer) a kernel's programs are
+    at least 1. Keys and values in fp8 (e4m3) take ``scales`` [2, kv_heads] in fp32, and queries
+    that fp16 holds. A row is split into ``splits`` parts, or as many as fill the GPU where that is
+    0. Returns [rows, heads, d]. With ``early`` (sm_90 and newer) a kernel's programs are
     on the GPU before the one ahead has ended. Source: Flash-Decoding (T. Dao et al., 2023) for the
     split, arXiv:2309.06180 for the table.
     """
@@ -120,14 +132,14 @@ def attend_paged(q: Any, k: Any, v: Any, table: Any, lengths: Any, *, early: boo
     kv_heads, block = k.shape[1:3]
     q = q.contiguous()  # a slice of the packed q, k, v
     group, most = heads // kv_heads, table.shape[1]
-    splits = splits_for(rows, kv_heads, most * block)
+    splits = splits or splits_for(rows, kv_heads, most * block)
     sums = q.new_empty((rows, heads, splits, d), dtype=torch.float32)
     weights = q.new_empty((rows, heads, splits), dtype=torch.float32)
     out = q.new_empty(q.shape)
     # The interpreter knows no such option.
     options: dict[str, Any] = {"EARLY": early, **({"launch_pdl": True} if early else {})}
     paged_part_kernel[(rows, kv_heads, splits)](
-        q, k, v, table, lengths, sums, weights, most, math.log2(math.e) / math.sqrt(d),
+        q, k, v, table, lengths, scales, sums, weights, most, math.log2(math.e) / math.sqrt(d),
         KV_HEADS=kv_heads, GROUP=group, PADDED=max(FEWEST, triton.next_power_of_2(group)), D=d,
         BLOCK=block, TILE=TILE, SPLITS=splits, num_warps=WARPS, num_stages=STAGES, **options,
     )  # fmt: skip

@@ -10,6 +10,9 @@ from perfsuite_inference import decode_triton, paged_attention, paged_triton, re
 from perfsuite_inference.cache import PagedCache
 from perfsuite_inference.model import SHAPES, Llama
 
+from perfsuite.devices.protocol import open_device
+from perfsuite.engine.check import check
+
 # heads, key heads, width, block, lengths of the rows
 SIZES = (
     (8, 2, 32, 16, (1, 16, 77)),
@@ -32,7 +35,17 @@ def main() -> None:
         want = paged_attention.attend_rows(q, k, v, table, torch.tensor(lengths))
         scale = want.flatten(1).norm(dim=1)[:, None, None]  # each row as important as the next
         report(f"{heads} {lengths}", got / scale, want / scale)
+    fp8()
     decode()
+
+
+def fp8() -> None:
+    """Print the error of keys and values in fp8, in parts and in one."""
+    device = open_device("cpu")
+    for impl in ("triton", "one_block"):
+        at = {"dtype": "fp8", "batch": 2, "context": 255, "impl": impl}
+        workload = paged_attention.paged_attention.build(device.context(1), **at)
+        report(f"fp8 {impl}", check(device, workload, seed=1).known_error)
 
 
 def decode() -> None:

@@ -21,7 +21,9 @@ def test_kernels_spill_nothing_fit_a_block_and_multiply_in_tensor_cores(target: 
 
 
 def test_kernels_are_right_on_odd_sizes_in_the_interpreter() -> None:
-    assert wrong_in(Path(__file__).with_name("interpret_paged.py"), 6, 1e-3) == {}
+    # What is of fp8 is written in bf16.
+    script = Path(__file__).with_name("interpret_paged.py")
+    assert wrong_in(script, 8, 1e-3, fp8=1e-2) == {}
 
 
 def test_kernels_around_a_model_are_right_in_the_interpreter() -> None:
