@@ -54,6 +54,29 @@ def _least(row, low, top, target, KEEP: tl.constexpr, VOCAB: tl.constexpr, BLOCK
 
 
 @triton.jit
+def block_of(sums, wanted):
+    """Return the last block that begins before ``wanted``, and where: sums of blocks, in order."""
+    before = tl.cumsum(sums, 0) - sums
+    begins_before = (before <= wanted) & (sums > 0)
+    blocks = tl.arange(0, sums.shape[0])
+    found = tl.max(tl.where(begins_before, blocks, 0), 0)
+    return found, tl.max(tl.where(begins_before, before, 0.0), 0)
+
+
+@triton.jit
+def place_in(masses, wanted):
+    """Return the first word of a block that ends behind ``wanted``, and is no empty one.
+
+    Where rounding leaves none, it is the last of those.
+    """
+    places = tl.arange(0, masses.shape[0])
+    is_kept = masses > 0
+    is_behind = is_kept & (tl.cumsum(masses, 0) > wanted)
+    first = tl.min(tl.where(is_behind, places, masses.shape[0]), 0)
+    return tl.minimum(first, tl.max(tl.where(is_kept, places, 0), 0))
+
+
+@triton.jit
 def sample_kernel(
     logits, uniforms, tokens, shares, target, KEEP: tl.constexpr, VOCAB: tl.constexpr,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
@@ -80,18 +103,10 @@ def sample_kernel(
         sums = tl.where(blocks == block, mass, sums)
     total = tl.sum(sums, 0)
     wanted = tl.load(uniforms + number) * total
-    # The last block that begins before what is wanted, and of its words the first kept one that
-    # ends behind it; where rounding leaves none, the last kept one.
-    before = tl.cumsum(sums, 0) - sums
-    begins_before = (before <= wanted) & (sums > 0)
-    found = tl.max(tl.where(begins_before, blocks, 0), 0)
-    start = tl.max(tl.where(begins_before, before, 0.0), 0)
+    found, start = block_of(sums, wanted)
     values = _part(row, found * BLOCK, VOCAB, BLOCK)
-    is_kept = values >= least
-    ends = start + tl.cumsum(tl.where(is_kept, tl.exp(values - top), 0.0), 0)
-    places = found * BLOCK + tl.arange(0, BLOCK)
-    first_behind = tl.min(tl.where(is_kept & (ends > wanted), places, VOCAB), 0)
-    token = tl.minimum(first_behind, tl.max(tl.where(is_kept, places, 0), 0))
+    masses = tl.where(values >= least, tl.exp(values - top), 0.0)
+    token = found * BLOCK + place_in(masses, wanted - start)
     tl.store(tokens + number, token)
     tl.store(shares + number, tl.load(row + token).to(tl.float32) - top - tl.log(total))
 
