@@ -26,12 +26,12 @@ def samples() -> None:
         for keep, target in targets.items():
             logits = (2 * torch.randn(4, vocab)).mul(ties).round().div(ties)
             uniforms = torch.tensor([0.0, 0.31, 0.77, 1 - 2**-24])
-            tokens, shares = torch.full((4,), -1, dtype=torch.int32), torch.empty(4)
+            tokens, counts = torch.full((2, 4), -1, dtype=torch.int32)
             how = {"keep": keep, "target": target}
-            sampling_triton.sample(logits, uniforms, tokens, shares, **how)
-            wanted, logs = sampling.choose(logits, uniforms, keep=keep)
+            sampling_triton.sample(logits, uniforms, tokens, counts, **how)
+            wanted, kept = sampling.choose(logits, uniforms, keep=keep)
             report(f"tokens {keep} {vocab}", tokens, wanted.double())
-            report(f"shares {keep} {vocab}", shares, logs)
+            report(f"tokens kept by {keep} {vocab}", counts, kept.double())
 
 
 def masks() -> None:
