@@ -10,5 +10,6 @@ from perfsuite.gpu import declared_in
 def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Operator | perfsuite.Claim]:
     """Return the pack's cases and claims."""
     return declared_in(
-        __name__, "prefill decode kv_cache paged_attention batching sampling token_mask lora"
+        __name__,
+        "prefill decode kv_cache paged_attention batching sampling token_mask lora speculative",
     )

@@ -33,9 +33,7 @@ def logits_by_rank(dtype: str, place: Any = "cpu") -> Any:
         {"dtype": "fp32", "keep": ["top_k", "top_p", "min_p"], "batch": 32},
     ],
     needs=[cuda().when(dtype="bf16")],
-    work=lambda dtype, keep, batch, impl: Work(
-        batch * (_ITEM[dtype] * VOCAB + 4), 8 * batch, kernels=1
-    ),
+    work=lambda dtype, keep, batch, impl: Work(batch * (_ITEM[dtype] * VOCAB + 4), 8 * batch),
     # Places of 8 bytes, the sort's own copies, and sums in float64.
     memory_bytes=lambda dtype, keep, batch, impl: 64 * batch * VOCAB,
     tags=["sampling", "sort", "decode"],
@@ -47,10 +45,10 @@ def sampling(rng: Any, *, dtype: str, keep: str, batch: int) -> tuple[Any, ...]:
     ``top_k`` keeps 50, ``top_p`` as many as make up 0.9, ``min_p`` those with 0.05 of the largest
     share. All words with the logit of the last one kept are kept, too. Uniform numbers are inputs:
     the token is the first, in order of words, with which the kept shares exceed that part of their
-    sum. Its logarithm of a share is returned beside it. ``torch`` sorts as servers do; ``triton``
-    halves the interval in which the least logit lies, each time with a read of the row that L2
-    answers. It has one program a row, so that a batch of one is at work on one SM. The numbers are
-    drawn so that sums rounded to fp32 decide alike.
+    sum. How many are kept is returned beside it, for the check. ``torch`` sorts as servers do.
+    ``triton`` halves the interval in which the least logit lies, each time with a read of the row
+    that L2 answers. It has one program a row, so that a batch of one is at work on one SM. The
+    numbers are drawn so that sums rounded to fp32 decide alike.
     """
     order = rng.rand(batch, VOCAB).argsort()
     values = logits_by_rank(dtype, order.device)
@@ -62,7 +60,7 @@ def sampling(rng: Any, *, dtype: str, keep: str, batch: int) -> tuple[Any, ...]:
     place = (order == aim).int().argmax(1, keepdim=True)
     inside = (0.25 + rng.rand(batch, 1) / 2) * masses[aim]
     uniforms = (ends.gather(1, place) - inside) / ends[:, -1:]
-    outputs = rng.empty(batch, dtype="int32"), rng.empty(batch)
+    outputs = (rng.empty(batch, dtype="int32") for _ in range(2))
     return values[order], uniforms[:, 0].float(), *outputs
 
 
@@ -79,29 +77,28 @@ def _least(row: Any, keep: str) -> Any:
 
 @sampling.reference
 def choose(logits: Any, uniforms: Any, *_: Any, keep: str) -> tuple[Any, Any]:
-    """Return the token of each row and the logarithm of its share, added up in float64."""
-    tokens, shares = [], []
+    """Return the token of each row and how many are kept, added up in float64."""
+    tokens, counts = [], []
     for row, uniform in zip(logits.double(), uniforms.double(), strict=True):
         masses = (row - row.max()).exp() * (row >= _least(row, keep))
         ends = masses.cumsum(0)
         tokens.append((ends <= uniform * ends[-1]).sum())
-        shares.append(masses[tokens[-1]] / ends[-1])
-    return torch.stack(tokens).int(), torch.stack(shares).log()
+        counts.append((masses > 0).sum())
+    return torch.stack(tokens).int(), torch.stack(counts).int()
 
 
 @sampling.wrong
 def _place_in_the_sorted_row(*inputs: Any, keep: str) -> tuple[Any, Any]:
     """Return the token's rank, as one does who forgets to look up what was sorted."""
-    tokens, shares = _torch(*inputs, keep=keep)
+    tokens, counts = _torch(*inputs, keep=keep)
     ranks = (inputs[0] > inputs[0].gather(1, tokens[:, None].long())).sum(1)
-    return ranks.int(), shares
+    return ranks.int(), counts
 
 
 @sampling.wrong
-def _unfiltered_shares(*inputs: Any, keep: str) -> tuple[Any, Any]:
-    """Choose among the kept, but say the shares that the words had among all."""
-    tokens, _ = _torch(*inputs, keep=keep)
-    return tokens, inputs[0].float().log_softmax(1).gather(1, tokens[:, None].long())[:, 0]
+def _of_all(logits: Any, uniforms: Any, *_: Any) -> tuple[Any, Any]:
+    """Keep all words."""
+    return _chosen(logits.float(), uniforms, logits.float().amin(1, keepdim=True))
 
 
 @sampling.impl
@@ -117,10 +114,14 @@ def _torch(logits: Any, uniforms: Any, *_: Any, keep: str) -> tuple[Any, Any]:
         shares = falling.softmax(1)
         before = shares.cumsum(1) - shares
         least = falling.gather(1, (before < TOP_P).sum(1, keepdim=True) - 1)
-    shares = values.masked_fill(values < least, -math.inf).softmax(1)
-    ends = shares.cumsum(1)
+    return _chosen(values, uniforms, least)
+
+
+def _chosen(values: Any, uniforms: Any, least: Any) -> tuple[Any, Any]:
+    is_left_out = values < least
+    ends = values.masked_fill(is_left_out, -math.inf).softmax(1).cumsum(1)
     tokens = torch.searchsorted(ends, uniforms[:, None] * ends[:, -1:], right=True)
-    return tokens[:, 0].int(), shares.gather(1, tokens)[:, 0].log()
+    return tokens[:, 0].int(), (~is_left_out).sum(1).int()
 
 
 @sampling.impl(needs=TRITON, tier="full")
@@ -142,7 +143,7 @@ def _compile(ctx: Any, *, keep: str) -> Any:
 def _triton(ctx: Any, *, keep: str) -> Any:
     target = {"top_k": TOP_K, "top_p": TOP_P, "min_p": math.log(MIN_P)}[keep]
 
-    def launch(logits: Any, uniforms: Any, tokens: Any, shares: Any) -> None:
-        kernels.sample(logits, uniforms, tokens, shares, keep=keep, target=target)
+    def launch(logits: Any, uniforms: Any, tokens: Any, counts: Any) -> None:
+        kernels.sample(logits, uniforms, tokens, counts, keep=keep, target=target)
 
     return launch

@@ -54,11 +54,34 @@ def _least(row, low, top, target, KEEP: tl.constexpr, VOCAB: tl.constexpr, BLOCK
 
 
 @triton.jit
+def block_of(sums, wanted):
+    """Return the last block that begins before ``wanted``, and where: sums of blocks, in order."""
+    before = tl.cumsum(sums, 0) - sums
+    begins_before = (before <= wanted) & (sums > 0)
+    blocks = tl.arange(0, sums.shape[0])
+    found = tl.max(tl.where(begins_before, blocks, 0), 0)
+    return found, tl.max(tl.where(begins_before, before, 0.0), 0)
+
+
+@triton.jit
+def place_in(masses, wanted):
+    """Return the first word of a block that ends behind ``wanted``, and is no empty one.
+
+    Where rounding leaves none, it is the last of those.
+    """
+    places = tl.arange(0, masses.shape[0])
+    is_kept = masses > 0
+    is_behind = is_kept & (tl.cumsum(masses, 0) > wanted)
+    first = tl.min(tl.where(is_behind, places, masses.shape[0]), 0)
+    return tl.minimum(first, tl.max(tl.where(is_kept, places, 0), 0))
+
+
+@triton.jit
 def sample_kernel(
-    logits, uniforms, tokens, shares, target, KEEP: tl.constexpr, VOCAB: tl.constexpr,
+    logits, uniforms, tokens, counts, target, KEEP: tl.constexpr, VOCAB: tl.constexpr,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """Write the token of one row, and the logarithm of its share among the kept."""
+    """Write the token of one row, and how many are kept."""
     number = tl.program_id(0)
     row = logits + number.to(tl.int64) * VOCAB
     peaks = tl.full((BLOCK,), -_INF, dtype=tl.float32)
@@ -74,38 +97,32 @@ def sample_kernel(
         least = _least(row, tl.min(floors, 0), top, target, KEEP, VOCAB, BLOCK)
     blocks = tl.arange(0, BLOCKS)
     sums = tl.zeros((BLOCKS,), dtype=tl.float32)
+    kept = tl.zeros((BLOCK,), dtype=tl.int32)
     for block in range(tl.cdiv(VOCAB, BLOCK)):
         values = _part(row, block * BLOCK, VOCAB, BLOCK)
-        mass = tl.sum(tl.where(values >= least, tl.exp(values - top), 0.0), 0)
+        is_kept = values >= least
+        kept += is_kept.to(tl.int32)
+        mass = tl.sum(tl.where(is_kept, tl.exp(values - top), 0.0), 0)
         sums = tl.where(blocks == block, mass, sums)
-    total = tl.sum(sums, 0)
-    wanted = tl.load(uniforms + number) * total
-    # The last block that begins before what is wanted, and of its words the first kept one that
-    # ends behind it; where rounding leaves none, the last kept one.
-    before = tl.cumsum(sums, 0) - sums
-    begins_before = (before <= wanted) & (sums > 0)
-    found = tl.max(tl.where(begins_before, blocks, 0), 0)
-    start = tl.max(tl.where(begins_before, before, 0.0), 0)
+    wanted = tl.load(uniforms + number) * tl.sum(sums, 0)
+    found, start = block_of(sums, wanted)
     values = _part(row, found * BLOCK, VOCAB, BLOCK)
-    is_kept = values >= least
-    ends = start + tl.cumsum(tl.where(is_kept, tl.exp(values - top), 0.0), 0)
-    places = found * BLOCK + tl.arange(0, BLOCK)
-    first_behind = tl.min(tl.where(is_kept & (ends > wanted), places, VOCAB), 0)
-    token = tl.minimum(first_behind, tl.max(tl.where(is_kept, places, 0), 0))
+    masses = tl.where(values >= least, tl.exp(values - top), 0.0)
+    token = found * BLOCK + place_in(masses, wanted - start)
     tl.store(tokens + number, token)
-    tl.store(shares + number, tl.load(row + token).to(tl.float32) - top - tl.log(total))
+    tl.store(counts + number, tl.sum(kept, 0))
 
 
 def sample(
-    logits: Any, uniforms: Any, tokens: Any, shares: Any, *, keep: str, target: float
+    logits: Any, uniforms: Any, tokens: Any, counts: Any, *, keep: str, target: float
 ) -> None:
-    """Write a token and the logarithm of its share for each row of logits [rows, vocabulary].
+    """Write a token, and how many are kept, for each row of logits [rows, vocabulary].
 
     ``target`` is how many are kept (top_k), the part of all shares that they make up (top_p), or
     how far below the largest a logit may lie, a negative number (min_p). Logits are finite.
     """
     rows, vocab = logits.shape
     sample_kernel[(rows,)](
-        logits, uniforms, tokens, shares, float(target), KEEP=keep, VOCAB=vocab, BLOCK=BLOCK,
+        logits, uniforms, tokens, counts, float(target), KEEP=keep, VOCAB=vocab, BLOCK=BLOCK,
         BLOCKS=triton.next_power_of_2(triton.cdiv(vocab, BLOCK)), num_warps=WARPS,
     )  # fmt: skip

@@ -12,6 +12,8 @@ from perfsuite_inference import (
     lora_triton,
     sampling,
     sampling_triton,
+    speculative,
+    speculative_triton,
     token_mask,
     token_mask_triton,
 )
@@ -24,12 +26,12 @@ def samples() -> None:
         for keep, target in targets.items():
             logits = (2 * torch.randn(4, vocab)).mul(ties).round().div(ties)
             uniforms = torch.tensor([0.0, 0.31, 0.77, 1 - 2**-24])
-            tokens, shares = torch.full((4,), -1, dtype=torch.int32), torch.empty(4)
+            tokens, counts = torch.full((2, 4), -1, dtype=torch.int32)
             how = {"keep": keep, "target": target}
-            sampling_triton.sample(logits, uniforms, tokens, shares, **how)
-            wanted, logs = sampling.choose(logits, uniforms, keep=keep)
+            sampling_triton.sample(logits, uniforms, tokens, counts, **how)
+            wanted, kept = sampling.choose(logits, uniforms, keep=keep)
             report(f"tokens {keep} {vocab}", tokens, wanted.double())
-            report(f"shares {keep} {vocab}", shares, logs)
+            report(f"tokens kept by {keep} {vocab}", counts, kept.double())
 
 
 def masks() -> None:
@@ -53,7 +55,20 @@ def adapters() -> None:
         report(f"lora {width} {rank}", out, lora.add_rows(*given))
 
 
+def drafts() -> None:
+    """Verify drafts of which a row accepts none, all or some, with vocabularies of odd sizes."""
+    for count, vocab in ((3, 100), (5, 5003)):
+        target, draft = ((2 * torch.randn(6, n, vocab)).softmax(2) for n in (count + 1, count))
+        tokens = torch.randint(0, vocab, (6, count)).int()
+        uniforms, last = torch.rand(6, count), torch.rand(6)
+        uniforms[0], uniforms[1] = 0.0, 1 - 2**-24
+        out = torch.full((6, count + 1), -7, dtype=torch.int32)
+        given = target, draft, tokens, uniforms, last
+        speculative_triton.verify(*given, out)
+        report(f"tokens {count} {vocab}", out, speculative.verify(*given).double())
+
+
 if __name__ == "__main__":
     torch.manual_seed(1)
-    for part in (samples, masks, adapters):
+    for part in (samples, masks, adapters, drafts):
         part()
