@@ -4,6 +4,8 @@ Started with TRITON_INTERPRET=1. In half precision or fp32, not bf16: the interp
 bf16 matrices by their bits.
 """
 
+from typing import Any
+
 import torch
 from kernel_codes import report
 from perfsuite_inference import decode_triton, paged_attention, paged_triton, reference
@@ -43,7 +45,7 @@ def fp8() -> None:
     """Print the error of keys and values in fp8, in parts and in one."""
     device = open_device("cpu")
     for impl in ("triton", "one_block"):
-        at = {"dtype": "fp8", "batch": 2, "context": 255, "impl": impl}
+        at: Any = {"dtype": "fp8", "batch": 2, "context": 255, "impl": impl}
         workload = paged_attention.paged_attention.build(device.context(1), **at)
         report(f"fp8 {impl}", check(device, workload, seed=1).known_error)
 

@@ -27,8 +27,7 @@ def samples() -> None:
             logits = (2 * torch.randn(4, vocab)).mul(ties).round().div(ties)
             uniforms = torch.tensor([0.0, 0.31, 0.77, 1 - 2**-24])
             tokens, counts = torch.full((2, 4), -1, dtype=torch.int32)
-            how = {"keep": keep, "target": target}
-            sampling_triton.sample(logits, uniforms, tokens, counts, **how)
+            sampling_triton.sample(logits, uniforms, tokens, counts, keep=keep, target=target)
             wanted, kept = sampling.choose(logits, uniforms, keep=keep)
             report(f"tokens {keep} {vocab}", tokens, wanted.double())
             report(f"tokens kept by {keep} {vocab}", counts, kept.double())
