@@ -36,7 +36,6 @@ from perfsuite.run.expected import find_expected
 from perfsuite.store.baselines import Baselines, baseline_text
 from perfsuite.store.sku import sku_of
 
-GOLD = Path(__file__).parent / "gold" / "baselines"
 COPY, ADD = "memory.copy[n=1024]", "memory.add[n=1024]"
 LATER = "20261122-103000-3f2a"
 RUN = finished({"copy": 12.5})
@@ -102,7 +101,6 @@ def test_what_is_accepted_is_loaded(tmp_path: Path) -> None:
     assert (accepted.by, accepted.reason) == ("Ann", "new driver")
     assert datetime.fromisoformat(accepted.when).tzinfo == UTC
     assert baselines.runs[RUN_ID].environment == FACTS.environment
-    assert load(GOLD).entries[COPY].accepted.when.startswith("2026"), "files of version 1 are read"
     assert not [path for path in tmp_path.rglob("*.json") if "s3cret" in path.read_text()]
     text = memory(tmp_path).read_text()
     starts = [line.split(":")[0].strip() for line in text.splitlines() if '"center"' in line]
@@ -398,11 +396,6 @@ def _dangling(path: Path) -> None:
     path.symlink_to(path.with_name("nowhere"))
 
 
-def _looping(path: Path) -> None:
-    path.unlink()
-    path.symlink_to(path)
-
-
 def _other_kind(path: Path) -> None:
     """Put a file in a folder's place, and a folder in a file's."""
     if path.is_dir():
@@ -413,19 +406,12 @@ def _other_kind(path: Path) -> None:
         path.mkdir()
 
 
-def _pipe(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
 @pytest.mark.parametrize(
     ("spoil", "name"),
     [
         *((_dangling, n) for n in ("", "nvidia-h200", "nvidia-h200/memory.json")),
         (_dangling, f"nvidia-h200/runs/{RUN_ID}.json"),
         *((_other_kind, n) for n in ("", "nvidia-h200", "nvidia-h200/memory.json")),
-        (_looping, "nvidia-h200/memory.json"),
-        (_pipe, "nvidia-h200/memory.json"),
     ],
 )
 def test_what_is_there_and_cannot_be_read_is_not_nothing(

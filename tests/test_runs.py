@@ -43,7 +43,6 @@ from perfsuite.store.runs import (
     unfinished,
 )
 
-GOLD = Path(__file__).parent / "gold" / "run-1.jsonl"
 COPY = variant("copy", 1024)
 CLAIM = b'"claims":[{"claim":"memory.c","word":"held","required":2,"source":"x"}]'
 NOW = datetime(2026, 11, 21, 10, 30, tzinfo=UTC)
@@ -305,9 +304,3 @@ def test_an_entry_says_how_it_was_measured() -> None:
     blocks = (model.Block(time_us=(1.0, 1.1)), model.Block(time_us=(), voided=4))
     one_clock = with_evidence(replace(evidence(1.0), blocks=blocks, exact={}))
     assert entries_of(one_clock)[COPY.id].metrics.keys() == {"time_us"}
-
-
-def test_a_stored_run_of_version_1_is_still_read() -> None:
-    run = load_run(GOLD)
-    assert run.finished
-    assert entries_of(run)["memory.copy[n=1024]"].metrics["time_us"].unit == "us"
