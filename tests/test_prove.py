@@ -33,16 +33,7 @@ from perfsuite.prove.page import (
     trials,
     write_page,
 )
-from perfsuite.prove.raw import (
-    Line,
-    Process,
-    Raw,
-    Reading,
-    append,
-    code_of,
-    read_raw,
-    wave_of,
-)
+from perfsuite.prove.raw import Line, Process, Raw, Reading, append, code_of, read_raw, wave_of
 from perfsuite.store.codec import encode
 from perfsuite.testing import check_pack
 from perfsuite.workers.process import Setup, Slot, child_environment
