@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from msgspec import structs
+from msgspec.structs import replace
 from rich.console import Console
 from store_data import FACTS, SKU, finished, kept
 
@@ -211,9 +211,7 @@ def test_compare_judges_one_run_against_another(perfsuite: Command) -> None:
 
 def test_compare_counts_what_was_skipped(perfsuite: Command, project: Path) -> None:
     run = finished({"copy": 300.0, "add": 1.0}, run_id="20261124")
-    skipped = structs.replace(
-        run.results[1], status=Status.SKIPPED, evidence=(), reason="needs 2 GPUs"
-    )
+    skipped = replace(run.results[1], status=Status.SKIPPED, evidence=(), reason="needs 2 GPUs")
     kept(project / ".perfsuite", run.having(results=(run.results[0], skipped)))
     _, said = perfsuite("compare", A, "20261124")
     assert "skipped 1: needs 2 GPUs" in said
@@ -221,11 +219,8 @@ def test_compare_counts_what_was_skipped(perfsuite: Command, project: Path) -> N
 
 
 def test_runs_of_two_products_stand_side_by_side(perfsuite: Command, project: Path) -> None:
-    sku = structs.replace(SKU, slug="nvidia-h100", facts={**SKU.facts, "pci": "10de:2330"})
-    kept(
-        project / ".perfsuite",
-        structs.replace(finished({"copy": 300.0}, run_id="20261123"), sku=sku),
-    )
+    sku = replace(SKU, slug="nvidia-h100", facts={**SKU.facts, "pci": "10de:2330"})
+    kept(project / ".perfsuite", replace(finished({"copy": 300.0}, run_id="20261123"), sku=sku))
     code, said = perfsuite("compare", A, "20261123")
     assert (code, "nvidia-h100   times faster" in said, "us    1.00x" in said) == (0, True, True)
 
@@ -301,7 +296,7 @@ def test_doctor_says_what_a_run_is_compared_with(
     roots = [project / "baselines"]
     say_baselines(FACTS, roots)
     assert "2 variants of nvidia-h200" in capfd.readouterr().out
-    say_baselines(structs.replace(FACTS, identity={**FACTS.identity, "sms": "78"}), roots)
+    say_baselines(replace(FACTS, identity={**FACTS.identity, "sms": "78"}), roots)
     assert "another product" in capfd.readouterr().out
 
 
