@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,15 @@ from msgspec.structs import replace
 from rich.console import Console
 from store_data import FACTS, SKU, finished, kept
 
+from perfsuite.boundary import UsageError
 from perfsuite.cli import say_baselines
+from perfsuite.cli.launch import Order, carry_out
 from perfsuite.model import Health, Status, Verdict, Word, because
 from perfsuite.run.project import WIDE, say_table
 from perfsuite.workers.units import _busy, _limited, lock
 
 STEADY = Path(__file__).parent / "packs" / "steady.py"
-PACK, GANG = ("--packs", str(STEADY)), str(STEADY.with_name("gang.py"))
+PACK = ("--packs", str(STEADY))
 A, B = "20261121-103000-3f2a", "20261122-103000-77aa"
 C = "20261123-103000-77aa"
 
@@ -172,7 +175,6 @@ def test_run_under_a_profiler_leaves_the_check_out(perfsuite: Command, project: 
         (("n=100",), "is no variant id"),
         (("other.double[n=100]",), "there is no pack for"),
         (("steady.double[n=100]", "--device", "abacus"), "unknown device 'abacus'"),
-        (("gang.reduce[ranks=2,n=16]", "--packs", GANG), "do: torchrun --nproc-per-node 2 -m"),
         (("steady.double[n=100]", "--device", "fake", "--", "./no-profiler"), "no-profiler"),
     ],
 )
@@ -181,12 +183,17 @@ def test_run_refuses(perfsuite: Command, args: tuple[str, ...], problem: str) ->
     assert (code, problem in said) == (2, True)
 
 
-def test_a_launch_needs_its_device(perfsuite: Command, project: Path) -> None:
+def test_a_launch_needs_its_device_and_its_ranks(project: Path) -> None:
     text = STEADY.read_text("utf-8").replace("source=", "needs=[perfsuite.cuda()], source=")
     (project / "steady.py").write_text(text, encoding="utf-8")
-    own = ("--packs", "steady.py", "--device", "fake")
-    code, said = perfsuite("run", "steady.double[n=100]", *own)
-    assert (code, "needs device cuda, this run uses fake" in said) == (2, True)
+    order = partial(Order, device="fake", launches=1, check=True)
+    gang = f"file:{STEADY.with_name('gang.py')}"
+    double = order(pack="steady", origin=f"file:{project}/steady.py", case="double", axes={"n": 1})
+    reduce = order(pack="gang", origin=gang, case="reduce", axes={"ranks": 2, "n": 16})
+    with pytest.raises(UsageError, match="needs device cuda, this run uses fake"):
+        carry_out(double)
+    with pytest.raises(UsageError, match=r"run by 2 ranks, not by one(.|\n)*torchrun .* run 'ID'"):
+        carry_out(reduce)
 
 
 def test_compare_judges_one_run_against_another(perfsuite: Command) -> None:
