@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-USAGE_ERROR = 4
 PACK = '''
 import sys
 import perfsuite
@@ -64,8 +63,3 @@ def loaded(*modules: str) -> list[str]:
         if importlib.util.find_spec(name.partition(".")[0]) is None:
             (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"no {name}")
     return [word for name in modules for word in ("-p", name)]
-
-
-def listed(result: pytest.RunResult) -> list[str]:
-    """Return the node ids of a quiet collection."""
-    return [line for line in result.outlines if "::" in line]

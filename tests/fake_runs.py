@@ -54,7 +54,6 @@ MASKED = frozenset(
     {"run", "started", "commit", "compared_with", "headline", "reason", "reasons", "why", "source",
      "confirmation", "notes", "gaps"}
 )  # fmt: skip
-KEPT = frozenset({"claims", "excepted"})  # what a pack or a file says, in its own words
 
 
 class Project:

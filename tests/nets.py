@@ -13,26 +13,10 @@ from typing import Any
 from msgspec.structs import replace
 from store_data import made, planned
 
+from perfsuite import model
 from perfsuite.cli import judged_against
 from perfsuite.judge.noise import entries_of
 from perfsuite.judge.verdict import judge, judge_claims
-from perfsuite.model import (
-    Block,
-    ClaimVerdict,
-    DeviceFacts,
-    Evidence,
-    Expected,
-    Metric,
-    Regime,
-    Result,
-    Sku,
-    Stage,
-    Status,
-    Variant,
-    VariantRun,
-    Verdict,
-    Work,
-)
 from perfsuite.run.expected import find_expected
 from perfsuite.run.run import Judging
 from perfsuite.store.runs import load_run
@@ -49,7 +33,9 @@ def judge_file(path: Path, baselines: Path, empty: Path) -> dict[str, Any]:
     run = _load(path)
     basis = find_expected([baselines], empty, run=run)
     judging, run = Judging(basis), basis.hold(run)
-    stages = {stage: judging.stage(run, stage) for stage in (Stage.SCREEN, Stage.CONFIRM)}
+    stages = {
+        stage: judging.stage(run, stage) for stage in (model.Stage.SCREEN, model.Stage.CONFIRM)
+    }
     last = {name: verdict for stage in stages.values() for name, verdict in stage.items()}
     claims = judge_claims(run)
     whole = judging.whole(run, last, claims)
@@ -89,17 +75,19 @@ def judge_samples(
         for side in ("before", "now")
     )
     unit = next(iter(samples[0]["now"]))
-    facts = DeviceFacts(
+    facts = model.DeviceFacts(
         device="cuda", name="H200", unit=unit, identity={}, clocks=("time_us", "cycles")
     )
-    sku = Sku(slug=slug, name="H200")
+    sku = model.Sku(slug=slug, name="H200")
     run = replace(planned(*variants), sku=sku, facts=facts).having(results=before.values())
     expected = {
-        name: Expected(entry=entry, source="before", in_turns=in_turns)
+        name: model.Expected(entry=entry, source="before", in_turns=in_turns)
         for name, entry in entries_of(run).items()
     }
     judged = (
-        VariantRun(variant=v, expected=expected.get(v.id, Expected()), results=(now[v.id],))
+        model.VariantRun(
+            variant=v, expected=expected.get(v.id, model.Expected()), results=(now[v.id],)
+        )
         for v in variants
     )
     return _told(judge(replace(run, variants=tuple(judged))))
@@ -108,28 +96,30 @@ def judge_samples(
 _load = cache(load_run)
 
 
-def _variant(sample: Mapping[str, Any]) -> Variant:
+def _variant(sample: Mapping[str, Any]) -> model.Variant:
     pack, _, name = sample["variant"].partition("[")[0].partition(".")
     declared = {k: v for k, v in sample.get("metrics", {}).items() if k not in OWN}
-    metrics = tuple(Metric(name, *each) for name, each in declared.items())
-    info = {"regime": Regime(sample.get("regime", "paced")), "metrics": metrics}
-    work = Work(**sample["work"]) if sample.get("work") else None
+    metrics = tuple(model.Metric(name, *each) for name, each in declared.items())
+    info = {"regime": model.Regime(sample.get("regime", "paced")), "metrics": metrics}
+    work = model.Work(**sample["work"]) if sample.get("work") else None
     return replace(made(pack, name, {}, work=work, **info), id=sample["variant"])
 
 
-def _result(variant: str, processes: Mapping[str, Iterable[Process]]) -> Result:
+def _result(variant: str, processes: Mapping[str, Iterable[Process]]) -> model.Result:
     evidence = [
         _evidence(slot, unit, process)
         for unit, row in processes.items()
         for slot, process in enumerate(row)
     ]
-    return Result(variant=variant, status=Status.OK, stage=Stage.SCREEN, evidence=tuple(evidence))
+    return model.Result(
+        variant=variant, status=model.Status.OK, stage=model.Stage.SCREEN, evidence=tuple(evidence)
+    )
 
 
-def _evidence(slot: int, unit: str, process: Process) -> Evidence:
+def _evidence(slot: int, unit: str, process: Process) -> model.Evidence:
     samples = {name: values for name, values in process.items() if name != "exact"}
     blocks = [
-        Block(
+        model.Block(
             time_us=(values["time_us"],),
             cycles=(values["cycles"],) if "cycles" in values else (),
             metrics={k: (v,) for k, v in values.items() if k not in {"time_us", "cycles"}},
@@ -139,10 +129,10 @@ def _evidence(slot: int, unit: str, process: Process) -> Evidence:
         )
     ]
     exact = process.get("exact", {})
-    return Evidence(slot=slot, seed=slot, unit=unit, blocks=tuple(blocks), exact=exact)
+    return model.Evidence(slot=slot, seed=slot, unit=unit, blocks=tuple(blocks), exact=exact)
 
 
-def _told(verdicts: Iterable[Verdict]) -> dict[str, Told]:
+def _told(verdicts: Iterable[model.Verdict]) -> dict[str, Told]:
     return {
         verdict.variant: {
             "word": verdict.word.value,
@@ -153,5 +143,5 @@ def _told(verdicts: Iterable[Verdict]) -> dict[str, Told]:
     }
 
 
-def _claim(claim: ClaimVerdict) -> list[Any]:
+def _claim(claim: model.ClaimVerdict) -> list[Any]:
     return [claim.word.value, claim.fails, claim.ratio, claim.low, claim.high]

@@ -23,9 +23,7 @@ def variant(name: str, change: float, work: Work | None) -> Variant:
 
 
 def night(
-    variants: Sequence[Variant],
-    waves: Sequence[Wave],
-    readings: Sequence[Reading] = (),
+    variants: Sequence[Variant], waves: Sequence[Wave], readings: Sequence[Reading] = ()
 ) -> Night:
     own = replace(HEADER, variants=tuple(variants))
     return Night(name="made up", header=own, waves=tuple(waves), readings=tuple(readings))

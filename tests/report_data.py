@@ -12,39 +12,9 @@ from typing import Any, TypeVar
 import store_data
 from msgspec import Struct, structs
 
+from perfsuite import model
 from perfsuite.history.store import BaselineMove, ChangePoint, Point, Series, SeriesKey
-from perfsuite.model import (
-    BaselineEntry,
-    BaselineMetric,
-    Block,
-    Budget,
-    Change,
-    ClaimInstance,
-    ClaimVerdict,
-    ClaimWord,
-    Code,
-    Confirmation,
-    DeviceFacts,
-    Evidence,
-    Health,
-    Need,
-    Result,
-    Run,
-    Scalar,
-    Section,
-    Settings,
-    Sku,
-    Stage,
-    Status,
-    Tier,
-    Trace,
-    TracedKernel,
-    Variant,
-    VariantRun,
-    Verdict,
-    Word,
-    Work,
-)
+from perfsuite.model import Status, Word
 from perfsuite.report.data import RunView, read
 
 _T = TypeVar("_T")
@@ -59,7 +29,7 @@ def replace(one: _T, /, **changes: Any) -> _T:
 
 UNIT, OTHER_UNIT = "3f2a91c04d7e", "b07c55e1a290"
 SOURCE_FILE = "plugins/memory/perfsuite_memory/stream.py"
-FACTS = DeviceFacts(
+FACTS = model.DeviceFacts(
     device="cuda",
     name="NVIDIA H200",
     unit=UNIT,
@@ -70,7 +40,7 @@ FACTS = DeviceFacts(
     gpus=1,
     clocks=("time_us", "cycles"),
 )
-HEALTH = Health(power_w=412, temperature_c=54, sm_clock_mhz=1980)
+HEALTH = model.Health(power_w=412, temperature_c=54, sm_clock_mhz=1980)
 
 
 @dataclass(frozen=True)
@@ -78,23 +48,23 @@ class Told:
     """One line of the story: a variant, what happened to it, and how fast it is."""
 
     case: str
-    axes: Mapping[str, Scalar]
+    axes: Mapping[str, model.Scalar]
     time_us: float
     word: Word | Status = Word.SAME
     theta: float = 0.0002
     noise: float = 0.0006
-    work: Work | None = None
+    work: model.Work | None = None
     reason: str = ""
 
 
 def stream(op: str, n: int, reads: int, time_us: float, *rest: Any) -> Told:
     one = Told("memory.stream", {"op": op, "n": n}, time_us, *rest)
-    return replace(one, work=Work(read_bytes=4 * n * reads, write_bytes=4 * n))
+    return replace(one, work=model.Work(read_bytes=4 * n * reads, write_bytes=4 * n))
 
 
 def gemm(size: int, impl: str, time_us: float, *rest: Any, dtype: str = "bf16") -> Told:
     case = "compute.gemm" if dtype == "bf16" else "compute.gemm_fp8"
-    work = Work(4 * size**2, 2 * size**2, flops=2 * size**3, rate_dtype=dtype)
+    work = model.Work(4 * size**2, 2 * size**2, flops=2 * size**3, rate_dtype=dtype)
     return replace(Told(case, {"size": size, "impl": impl}, time_us, *rest), work=work)
 
 
@@ -145,9 +115,9 @@ REASONS = {
 }
 
 
-def variant_of(told: Told) -> Variant:
+def variant_of(told: Told) -> model.Variant:
     pack, _, name = told.case.partition(".")
-    budget = Budget("time_us", 150, "85 % of the copy ceiling")
+    budget = model.Budget("time_us", 150, "85 % of the copy ceiling")
     made = store_data.made(
         pack,
         name,
@@ -157,14 +127,14 @@ def variant_of(told: Told) -> Variant:
         file=f"plugins/{pack}/perfsuite_{pack}/{name}.py",
         line=24,
         source="https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/",
-        needs=(Need("device", "cuda"),),
+        needs=(model.Need("device", "cuda"),),
         budgets=(budget,) if name == "transpose" else (),
         tags=("book",),
     )
-    return replace(made, tier=Tier.NIGHTLY)
+    return replace(made, tier=model.Tier.NIGHTLY)
 
 
-def evidence_of(told: Told, slot: int, *, shift: float = 0.0) -> Evidence:
+def evidence_of(told: Told, slot: int, *, shift: float = 0.0) -> model.Evidence:
     rng = random.Random(f"{told.case}{told.axes}{slot}{shift}")  # noqa: S311 - made-up samples
     mhz = 1975 - 340 * (told.case == "compute.gemm")
     middle = told.time_us * math.exp(rng.gauss(shift, told.noise))
@@ -173,8 +143,8 @@ def evidence_of(told: Told, slot: int, *, shift: float = 0.0) -> Evidence:
         times = tuple(middle * math.exp(rng.gauss(0, 1.5 * told.noise)) for _ in range(16))
         cycles = tuple(time * mhz * math.exp(rng.gauss(0, 0.0008)) for time in times)
         start = (turn * 6 + slot) * 0.05
-        blocks.append(Block(time_us=times, cycles=cycles, start_s=start, health=HEALTH))
-    return Evidence(
+        blocks.append(model.Block(time_us=times, cycles=cycles, start_s=start, health=HEALTH))
+    return model.Evidence(
         slot=slot,
         seed=100 + slot,
         unit=UNIT,
@@ -188,15 +158,15 @@ def evidence_of(told: Told, slot: int, *, shift: float = 0.0) -> Evidence:
     )
 
 
-def result_of(told: Told, stage: Stage = Stage.SCREEN) -> Result:
+def result_of(told: Told, stage: model.Stage = model.Stage.SCREEN) -> model.Result:
     status = told.word if isinstance(told.word, Status) else Status.OK
     reason = told.reason or REASONS.get(told.word, "") if status is not Status.OK else ""
-    slots = range(3 if stage is Stage.SCREEN else 6)
-    shift = 0.0 if stage is Stage.CONFIRM else 1e-9
+    slots = range(3 if stage is model.Stage.SCREEN else 6)
+    shift = 0.0 if stage is model.Stage.CONFIRM else 1e-9
     is_measured = told.time_us > 0 and status in {Status.OK, Status.DISTURBED}
     has_failed = status in {Status.CRASHED, Status.ERROR, Status.WRONG}
     evidence = (evidence_of(told, slot, shift=shift) for slot in slots if is_measured)
-    return Result(
+    return model.Result(
         variant=variant_of(told).id,
         status=status,
         stage=stage,
@@ -207,9 +177,9 @@ def result_of(told: Told, stage: Stage = Stage.SCREEN) -> Result:
     )
 
 
-def change_of(told: Told) -> Change:
+def change_of(told: Told) -> model.Change:
     half = 2.4 * told.noise + 0.0003
-    return Change(
+    return model.Change(
         metric="time_us",
         unit="us",
         baseline=told.time_us / math.exp(told.theta + 0.001),
@@ -227,78 +197,78 @@ def change_of(told: Told) -> Change:
     )
 
 
-def verdict_of(told: Told) -> Verdict | None:
+def verdict_of(told: Told) -> model.Verdict | None:
     if isinstance(told.word, Status):
         return None
     has_change = told.word not in {Word.NEW, Word.INCOMPARABLE}
-    return Verdict(
+    return model.Verdict(
         variant=variant_of(told).id,
         word=told.word,
         reason=REASONS.get(told.word, "as it is").format(abs(told.theta)),
         changes=(change_of(told),) if has_change else (),
         source="baseline nvidia-h200",
-        confirmation=Confirmation.FRESH if told.word.moved else Confirmation.NONE,
+        confirmation=model.Confirmation.FRESH if told.word.moved else model.Confirmation.NONE,
         fails=told.word is Word.OVER_BUDGET or (told.word is Word.SLOWER and told.theta > 0.01),
     )
 
 
-def entry_of(told: Told) -> BaselineEntry:
+def entry_of(told: Told) -> model.BaselineEntry:
     center, mhz = change_of(told).baseline, 1977 - 340 * (told.case == "compute.gemm")
     values = tuple(center * (1 + told.noise * step) for step in (-1.1, -0.4, 0.0, 0.5, 1.2))
     by_unit = {UNIT: values, OTHER_UNIT: values[:3]}
-    return BaselineEntry(
+    return model.BaselineEntry(
         variant=variant_of(told).id,
         case_version=1,
         run="20261120-020000-77aa",
         metrics={
-            "time_us": BaselineMetric(
+            "time_us": model.BaselineMetric(
                 center=center, unit="us", within=0.001, between=told.noise, values=by_unit
             ),
-            "cycles": BaselineMetric(center=center * mhz, unit="cycles", between=told.noise),
-            "peak_bytes": BaselineMetric(center=536870912.0, unit="bytes"),
+            "cycles": model.BaselineMetric(center=center * mhz, unit="cycles", between=told.noise),
+            "peak_bytes": model.BaselineMetric(center=536870912.0, unit="bytes"),
         },
         state={"driver": "575.57.08", "power_limit_w": "700", "triton": "3.5.1"},
     )
 
 
 def claim(
-    name: str, word: ClaimWord, required: float, ratio: float | None, pack: str = "memory"
-) -> tuple[ClaimInstance, ClaimVerdict]:
+    name: str, word: model.ClaimWord, required: float, ratio: float | None, pack: str = "memory"
+) -> tuple[model.ClaimInstance, model.ClaimVerdict]:
     """Return a claim that pinned memory is faster, and what became of it."""
     fast, slow = (f"memory.h2d[mb=256,pinned={one}]" for one in ("true", "false"))
     id_, source = f"{pack}.h2d:{name}[mb=256]", f"chapter of {name}"
-    declared = ClaimInstance(
+    declared = model.ClaimInstance(
         id=id_, pack=pack, name=name, faster=fast, than=slow, by=required, source=source,
         file=SOURCE_FILE, line=7,
     )  # fmt: skip
-    return declared, ClaimVerdict(
+    return declared, model.ClaimVerdict(
         claim=id_, word=word, reason=f"{name} was {word}", required=required, source=source,
-        ratio=ratio, low=ratio, high=ratio, fails=word is ClaimWord.BROKEN,
+        ratio=ratio, low=ratio, high=ratio, fails=word is model.ClaimWord.BROKEN,
     )  # fmt: skip
 
 
 _CLAIMS = (
-    claim("pinned_copy", ClaimWord.HELD, 2.0, 4.43),
-    claim("streams", ClaimWord.HELD, 4.0, 7.97),
-    claim("fused_softmax", ClaimWord.BROKEN, 1.5, 1.06, "compute"),
-    claim("tmem", ClaimWord.NOT_APPLICABLE, 1.3, None, "compute"),
+    claim("pinned_copy", model.ClaimWord.HELD, 2.0, 4.43),
+    claim("streams", model.ClaimWord.HELD, 4.0, 7.97),
+    claim("fused_softmax", model.ClaimWord.BROKEN, 1.5, 1.06, "compute"),
+    claim("tmem", model.ClaimWord.NOT_APPLICABLE, 1.3, None, "compute"),
 )
 INSTANCES = tuple(declared for declared, _ in _CLAIMS)
 CLAIMS = tuple(verdict for _, verdict in _CLAIMS)
 
 
-def run_of(story: tuple[Told, ...] = STORY) -> Run:
+def run_of(story: tuple[Told, ...] = STORY) -> model.Run:
     """Return the whole run; what is not ``same`` was measured again to confirm it."""
     again = {Word.SLOWER, Word.FASTER, Word.UNCLEAR}
-    confirmed = [result_of(told, Stage.CONFIRM) for told in story if told.word in again]
-    return Run(
+    confirmed = [result_of(told, model.Stage.CONFIRM) for told in story if told.word in again]
+    return model.Run(
         id="20261121-103000-3f2a",
         started="2026-11-21T10:30:00+00:00",
         command="pytest --perf --perf-tier nightly",
-        sku=Sku(slug="nvidia-h200", name="NVIDIA H200"),
+        sku=model.Sku(slug="nvidia-h200", name="NVIDIA H200"),
         facts=FACTS,
-        settings=Settings(),
-        variants=tuple(VariantRun(variant=variant_of(told)) for told in story),
+        settings=model.Settings(),
+        variants=tuple(model.VariantRun(variant=variant_of(told)) for told in story),
         instances=INSTANCES,
         claims=CLAIMS,
         notes=("the copy canary moved by 0.1 % between start and end",),
@@ -311,14 +281,14 @@ def run_of(story: tuple[Told, ...] = STORY) -> Run:
     )
 
 
-def baselines_of(story: tuple[Told, ...] = STORY) -> dict[str, BaselineEntry]:
+def baselines_of(story: tuple[Told, ...] = STORY) -> dict[str, model.BaselineEntry]:
     """Return an entry for every variant that was measured before."""
     without = {Word.NEW, Word.INCOMPARABLE}
     entries = (entry_of(told) for told in story if told.time_us and told.word not in without)
     return {entry.variant: entry for entry in entries}
 
 
-def previous_of(story: tuple[Told, ...] = STORY) -> Run:
+def previous_of(story: tuple[Told, ...] = STORY) -> model.Run:
     """Return the run of the day before, on another driver."""
     old = run_of(tuple(replace(told, time_us=told.time_us / (1 + told.theta)) for told in story))
     facts = replace(FACTS, environment={**FACTS.environment, "driver": "575.57.08"})
@@ -332,7 +302,7 @@ NIGHTS = 40
 SHIFT = 24
 DIFF = "--- before\n+++ now\n@@ -1,2 +1,2 @@\n-ld.global.v4.f32 %f1;\n+ld.global.f32 %f1;"
 MANGLED = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int)"
-SECTION = Section(
+SECTION = model.Section(
     title="Batches", text="What a pack adds.", columns=("batch", "rate"), rows=[("8", "12.5 /s")]
 )
 
@@ -353,7 +323,7 @@ def explained(story: tuple[Told, ...] = STORY, *, sectors: int = 0) -> RunView:
         )
         now = (_copy(told.time_us * 0.99, 72, 2 * sectors), _fill(told.time_us * 0.008))
         codes = (replace(_code("b", 72), diff=DIFF),)
-        traces.append(Trace(variant=entry.variant, kernels=now, codes=codes))
+        traces.append(model.Trace(variant=entry.variant, kernels=now, codes=codes))
     past = {variant_of(told).id: _past(told) for told in story if told.time_us}
     return read(
         run.having(traces=tuple(traces)),
@@ -365,8 +335,8 @@ def explained(story: tuple[Told, ...] = STORY, *, sectors: int = 0) -> RunView:
     )
 
 
-def _copy(time_us: float, registers: int, sectors: int) -> TracedKernel:
-    return TracedKernel(
+def _copy(time_us: float, registers: int, sectors: int) -> model.TracedKernel:
+    return model.TracedKernel(
         name="copy_rows",
         count=1,
         duration_us=time_us,
@@ -377,12 +347,14 @@ def _copy(time_us: float, registers: int, sectors: int) -> TracedKernel:
     )
 
 
-def _fill(time_us: float) -> TracedKernel:
-    return TracedKernel(name=MANGLED, count=2, duration_us=time_us / 2, block=(128, 1, 1))
+def _fill(time_us: float) -> model.TracedKernel:
+    return model.TracedKernel(name=MANGLED, count=2, duration_us=time_us / 2, block=(128, 1, 1))
 
 
-def _code(ptx: str, registers: int) -> Code:
-    return Code(name="copy_rows", ptx=ptx * 24, facts={"registers": registers, "spill_bytes": 0})
+def _code(ptx: str, registers: int) -> model.Code:
+    return model.Code(
+        name="copy_rows", ptx=ptx * 24, facts={"registers": registers, "spill_bytes": 0}
+    )
 
 
 def _past(told: Told) -> Series:

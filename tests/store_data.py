@@ -10,43 +10,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from perfsuite.model import (
-    Axes,
-    BaselineMetric,
-    Block,
-    CaseInfo,
-    Change,
-    ClaimInstance,
-    Code,
-    DeviceFacts,
-    Evidence,
-    Expected,
-    Health,
-    Need,
-    Result,
-    Run,
-    Sampling,
-    Settings,
-    Sku,
-    Stage,
-    Status,
-    Tier,
-    TracedKernel,
-    Variant,
-    VariantRun,
-    Work,
-    variant_id,
-)
+from perfsuite import model
 from perfsuite.store.baselines import Acceptance, StoredEntry
 from perfsuite.store.runs import RunFile
 
 UNIT, OTHER_UNIT = "3f2a91c04d7e", "b07c55e1a290"
 RUN_ID = "20261121-103000-3f2a"
-SKU = Sku(slug="nvidia-h200", name="NVIDIA H200", facts={"pci": "10de:2335", "sms": "132"})
-TWICE = ClaimInstance(
+SKU = model.Sku(slug="nvidia-h200", name="NVIDIA H200", facts={"pci": "10de:2335", "sms": "132"})
+TWICE = model.ClaimInstance(
     id="memory.twice", pack="memory", name="twice", faster="a", than="b", by=2.0, source="s"
 )
-FACTS = DeviceFacts(
+FACTS = model.DeviceFacts(
     device="cuda",
     name="NVIDIA H200",
     unit=UNIT,
@@ -59,14 +33,16 @@ FACTS = DeviceFacts(
 )
 
 
-def made(pack: str, case: str, axes: Axes, *, work: Work | None = None, **info: Any) -> Variant:
+def made(
+    pack: str, case: str, axes: model.Axes, *, work: model.Work | None = None, **info: Any
+) -> model.Variant:
     """Return a variant of a case of which ``info`` says what is to be known."""
     told = {"doc": "", "file": "", "line": 1, "axes": tuple(axes), **info}
-    whole, name = CaseInfo(pack=pack, name=case, **told), variant_id(pack, case, axes)
-    return Variant(id=name, case=whole, axes=axes, tier=Tier.SMOKE, work=work)
+    whole, name = model.CaseInfo(pack=pack, name=case, **told), model.variant_id(pack, case, axes)
+    return model.Variant(id=name, case=whole, axes=axes, tier=model.Tier.SMOKE, work=work)
 
 
-def variant(case: str, n: int) -> Variant:
+def variant(case: str, n: int) -> model.Variant:
     """Return a variant of pack ``memory``, or of the pack named before the dot."""
     pack, _, name = case.rpartition(".")
     pack = pack or "memory"
@@ -74,26 +50,30 @@ def variant(case: str, n: int) -> Variant:
         pack,
         name,
         {"n": n},
-        work=Work(read_bytes=4 * n, write_bytes=4 * n),
+        work=model.Work(read_bytes=4 * n, write_bytes=4 * n),
         doc="Copy n floats.",
         file=f"plugins/{pack}/{name}.py",
         line=7,
         source="chapter 5",
-        needs=(Need("device", "cuda"), Need("arch", "sm_90", {"n": (1, 2.0)})),
+        needs=(model.Need("device", "cuda"), model.Need("arch", "sm_90", {"n": (1, 2.0)})),
         tags=("quick",),
     )
 
 
-def evidence(time_us: float, *, slot: int = 0, unit: str = UNIT, samples: int = 4) -> Evidence:
+def evidence(
+    time_us: float, *, slot: int = 0, unit: str = UNIT, samples: int = 4
+) -> model.Evidence:
     """Return one process: three blocks within 0.02 % of ``time_us``."""
     blocks = []
     for start in range(3):
         steps = (slot * 48 + start * samples + sample for sample in range(samples))
         times = tuple(time_us * (1 + (step * 17 % 41 - 20) / 1e5) for step in steps)
         cycles = tuple(1980 * time for time in times)
-        health = Health(power_w=512.5, temperature_c=51.0, sm_clock_mhz=1980.0)
-        blocks.append(Block(time_us=times, cycles=cycles, start_s=1e4 + start / 3, health=health))
-    return Evidence(
+        health = model.Health(power_w=512.5, temperature_c=51.0, sm_clock_mhz=1980.0)
+        blocks.append(
+            model.Block(time_us=times, cycles=cycles, start_s=1e4 + start / 3, health=health)
+        )
+    return model.Evidence(
         slot=slot,
         seed=slot,
         unit=unit,
@@ -109,49 +89,49 @@ def result(
     time_us: float,
     *,
     unit: str = UNIT,
-    stage: Stage = Stage.SCREEN,
-    status: Status = Status.OK,
-) -> Result:
+    stage: model.Stage = model.Stage.SCREEN,
+    status: model.Status = model.Status.OK,
+) -> model.Result:
     """Return a result of three processes."""
     processes = tuple(evidence(time_us, slot=slot, unit=unit) for slot in range(3))
-    return Result(variant=name, status=status, stage=stage, evidence=processes, wall_s=1.5)
+    return model.Result(variant=name, status=status, stage=stage, evidence=processes, wall_s=1.5)
 
 
-def ran(*variants: Variant) -> tuple[VariantRun, ...]:
+def ran(*variants: model.Variant) -> tuple[model.VariantRun, ...]:
     """Return variants as a run has them, with nothing measured yet."""
-    return tuple(VariantRun(variant=each) for each in variants)
+    return tuple(model.VariantRun(variant=each) for each in variants)
 
 
-def changed(run: Run, **fields: Any) -> Run:
+def changed(run: model.Run, **fields: Any) -> model.Run:
     """Return a run with other fields, or other results, verdicts and traces of its variants."""
     parts = {name: fields.pop(name) for name in ("results", "verdicts", "traces") if name in fields}
     return replace(run, **fields).having(**parts)
 
 
-def stored(run: Run) -> Run:
+def stored(run: model.Run) -> model.Run:
     """Return a run as its file has it: what it was held against lies elsewhere."""
-    sides = (tuple(replace(one, expected=Expected()) for one in each)
+    sides = (tuple(replace(one, expected=model.Expected()) for one in each)
              for each in (run.variants, run.canaries))  # fmt: skip
     variants, canaries = sides
     return replace(run, variants=variants, canaries=canaries)
 
 
-def planned(*variants: Variant, run_id: str = RUN_ID) -> Run:
+def planned(*variants: model.Variant, run_id: str = RUN_ID) -> model.Run:
     """Return a run that has measured nothing yet."""
-    return Run(
+    return model.Run(
         id=run_id,
         started="2026-11-21T10:30:00+00:00",
         command="pytest --perf",
         sku=SKU,
         facts=FACTS,
-        settings=Settings(),
+        settings=model.Settings(),
         variants=ran(*variants),
         instances=(TWICE,),
         commit="0" * 40,
     )
 
 
-def finished(times_us: dict[str, float], *, unit: str = UNIT, run_id: str = RUN_ID) -> Run:
+def finished(times_us: dict[str, float], *, unit: str = UNIT, run_id: str = RUN_ID) -> model.Run:
     """Return a finished run of cases of one variant each, by their times."""
     variants = {case: variant(case, 1024) for case in times_us}
     results = tuple(result(variants[case].id, time, unit=unit) for case, time in times_us.items())
@@ -161,17 +141,17 @@ def finished(times_us: dict[str, float], *, unit: str = UNIT, run_id: str = RUN_
     ).having(results=results)
 
 
-def moved(theta: float, **fields: Any) -> Change:
+def moved(theta: float, **fields: Any) -> model.Change:
     """Return a change of 100 us by a share, of which other fields may be named."""
     told: dict[str, Any] = {
         "metric": "time_us", "unit": "us", "baseline": 100.0, "current": 100 * (1 + theta),
         "low": theta - 0.001, "high": theta + 0.001, "threshold": 0.0025, "gate": 0.01,
         "detectable": 0.004, **fields,
     }  # fmt: skip
-    return Change(theta=theta, **told)
+    return model.Change(theta=theta, **told)
 
 
-def kept(folder: Path, run: Run) -> Run:
+def kept(folder: Path, run: model.Run) -> model.Run:
     """Store a run in a folder as the runner does; return it as it ended."""
     with RunFile.create(folder, run) as file:
         for each in (*run.results, *run.aside):
@@ -192,21 +172,21 @@ def file_size_limit(size_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def entry_of(variant_id: str) -> StoredEntry:
+def entry_of(name: str) -> StoredEntry:
     """Return what was accepted of a variant: two clocks of three processes, and a count."""
     rows = {UNIT: (12.5, 12.75, 12.25)}
     metrics = {
-        "time_us": BaselineMetric(center=12.5, unit="us", within=0.001, values=rows),
-        "cycles": BaselineMetric(center=12.5, unit="", between=0.002, values=rows),
-        "peak_bytes": BaselineMetric(center=134217729.0, unit="bytes"),
+        "time_us": model.BaselineMetric(center=12.5, unit="us", within=0.001, values=rows),
+        "cycles": model.BaselineMetric(center=12.5, unit="", between=0.002, values=rows),
+        "peak_bytes": model.BaselineMetric(center=134217729.0, unit="bytes"),
     }
     return StoredEntry(
-        variant=variant_id,
+        variant=name,
         case_version=1,
         run=RUN_ID,
         metrics=metrics,
-        sampling=Sampling(8, 1),
-        kernels=(TracedKernel(name="copy", count=1.0, duration_us=12.0),),
-        codes=(Code(name="copy", ptx="0" * 12),),
+        sampling=model.Sampling(8, 1),
+        kernels=(model.TracedKernel(name="copy", count=1.0, duration_us=12.0),),
+        codes=(model.Code(name="copy", ptx="0" * 12),),
         accepted=Acceptance(by="Ann", when="2026-11-21T12:00:00+00:00", reason="first"),
     )

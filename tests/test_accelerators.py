@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -13,7 +12,6 @@ from report_data import run_of
 from test_catalogue import DEVICE, GOOD, OWN, source
 
 from perfsuite.boundary import DeviceError, UsageError
-from perfsuite.devices.protocol import count_kernels
 from perfsuite.model import Accelerator, Need, Pack, Settings, Tier
 from perfsuite.packs.find import packs_at
 from perfsuite.packs.load import chosen_accelerator
@@ -57,11 +55,6 @@ def test_a_device_that_is_not_here_is_refused() -> None:
         chosen_accelerator("here", two)
     with pytest.raises(UsageError, match="unknown device 'even'"):
         chosen_accelerator("even", two)
-
-
-def test_a_context_that_counts_kernels_is_asked() -> None:
-    own = SimpleNamespace(device="here", count_kernels=lambda launch: launch())
-    assert count_kernels(own, lambda: 7.0) == 7.0
 
 
 def test_each_unit_has_a_panel_of_its_own_and_the_sku_is_the_pack_s(

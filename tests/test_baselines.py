@@ -28,34 +28,20 @@ from store_data import (
     result,
 )
 
+from perfsuite import model
 from perfsuite.boundary import StoreError, UsageError
-from perfsuite.model import (
-    BaselineEntry,
-    Confirmation,
-    Reason,
-    Result,
-    Revision,
-    Run,
-    Sampling,
-    Stage,
-    Status,
-    Verdict,
-    Word,
-    because,
-    variant_id,
-)
+from perfsuite.model import Status, Word, because
 from perfsuite.run.accept import Accepted, NothingAcceptedError, accept
 from perfsuite.run.expected import find_expected
 from perfsuite.store.baselines import Baselines, baseline_text
 from perfsuite.store.sku import sku_of
 
-GOLD = Path(__file__).parent / "gold" / "baselines"
 COPY, ADD = "memory.copy[n=1024]", "memory.add[n=1024]"
 LATER = "20261122-103000-3f2a"
 RUN = finished({"copy": 12.5})
 
 
-def take(run: Run, root: Path, *select: str) -> Accepted:
+def take(run: model.Run, root: Path, *select: str) -> Accepted:
     return accept(run, root, reason="first numbers", by="Ann", select=select)
 
 
@@ -67,29 +53,29 @@ def load(root: Path) -> Baselines:
     return Baselines.load([root], SKU)
 
 
-def copy_entry(root: Path) -> BaselineEntry:
+def copy_entry(root: Path) -> model.BaselineEntry:
     return load(root).entries[COPY]
 
 
-def again(time_us: float = 12.5, unit: str = UNIT, **changed: object) -> Run:
+def again(time_us: float = 12.5, unit: str = UNIT, **changed: object) -> model.Run:
     """Return a later run of copy whose processes have something else."""
     run = finished({"copy": time_us}, unit=unit, run_id=LATER)
     processes = tuple(replace(each, **changed) for each in run.results[0].evidence)
     return run.having(results=(replace(run.results[0], evidence=processes),))
 
 
-def judged(run: Run, word: Word, *reasons: Reason, **verdict: Any) -> Run:
+def judged(run: model.Run, word: Word, *reasons: model.Reason, **verdict: Any) -> model.Run:
     """Return a run of another commit than the first one's, with this verdict on it."""
-    told = Verdict(variant=COPY, word=word, reasons=reasons, **verdict)
+    told = model.Verdict(variant=COPY, word=word, reasons=reasons, **verdict)
     return replace(run, commit="1" * 40).having(verdicts=(told,))
 
 
-def against(run: Run, commit: str) -> Run:
+def against(run: model.Run, commit: str) -> model.Run:
     """Return a run that was the same in turns with a revision."""
-    return replace(judged(run, Word.SAME, in_turns=True), against=Revision(commit, "main"))
+    return replace(judged(run, Word.SAME, in_turns=True), against=model.Revision(commit, "main"))
 
 
-def with_environment(run: Run) -> Run:
+def with_environment(run: model.Run) -> model.Run:
     return replace(run, facts=replace(run.facts, environment={"driver": "590.1"}))
 
 
@@ -111,11 +97,10 @@ def test_what_is_accepted_is_loaded(tmp_path: Path) -> None:
     entry, accepted = baselines.entries[COPY], baselines.entries[COPY].accepted
     assert entry.metrics["time_us"].center == pytest.approx(12.5, rel=1e-3)
     assert entry.metrics["peak_bytes"].center == 134217729
-    assert (entry.state, entry.sampling) == (FACTS.state, Sampling(launches=8, sets=1))
+    assert (entry.state, entry.sampling) == (FACTS.state, model.Sampling(launches=8, sets=1))
     assert (accepted.by, accepted.reason) == ("Ann", "new driver")
     assert datetime.fromisoformat(accepted.when).tzinfo == UTC
     assert baselines.runs[RUN_ID].environment == FACTS.environment
-    assert load(GOLD).entries[COPY].accepted.when.startswith("2026"), "files of version 1 are read"
     assert not [path for path in tmp_path.rglob("*.json") if "s3cret" in path.read_text()]
     text = memory(tmp_path).read_text()
     starts = [line.split(":")[0].strip() for line in text.splitlines() if '"center"' in line]
@@ -169,7 +154,9 @@ def test_what_moved_is_rewritten_and_the_rest_kept(tmp_path: Path) -> None:
          f"other code; values of other units go to history: {OTHER_UNIT}"),
     ],
 )  # fmt: skip
-def test_a_change_of_an_entry_is_named(tmp_path: Path, old: Run, new: Run, said: str) -> None:
+def test_a_change_of_an_entry_is_named(
+    tmp_path: Path, old: model.Run, new: model.Run, said: str
+) -> None:
     take(old, tmp_path)
     assert take(new, tmp_path).changed == {COPY: said}
     entry = copy_entry(tmp_path)
@@ -193,7 +180,7 @@ def test_another_unit_adds_its_values(tmp_path: Path) -> None:
 # What pairs say names the reference; what other pairs spoke for has no pairs of its own.
 PAIRS, STALE = (because("same_in_turns", revision="r", code=f"commit {n * 7}") for n in "05")
 MOVED = because("environment", code=f"commit {'0' * 7}", differing=("driver",))
-IN_TURNS = Confirmation.IN_TURNS
+IN_TURNS = model.Confirmation.IN_TURNS
 
 
 @pytest.mark.parametrize(
@@ -219,7 +206,7 @@ IN_TURNS = Confirmation.IN_TURNS
     ],
 )  # fmt: skip
 def test_a_card_joins_an_entry_of_its_code_or_after_pairs_with_it(
-    tmp_path: Path, run: Run, cards: str, told: str | None
+    tmp_path: Path, run: model.Run, cards: str, told: str | None
 ) -> None:
     take(RUN, tmp_path)
     before = memory(tmp_path).read_bytes()
@@ -264,7 +251,7 @@ def test_cards_of_another_board_are_compared_and_told_apart(tmp_path: Path) -> N
 def test_a_slower_or_uncommitted_run_is_accepted_and_says_so(tmp_path: Path) -> None:
     take(finished({"copy": 12.5, "add": 3.0}), tmp_path)
     run = judged(finished({"copy": 13.0, "add": 3.0}, run_id=LATER), Word.SLOWER)
-    run = run.having(verdicts=[*run.verdicts, Verdict(variant=ADD, word=Word.SAME)])
+    run = run.having(verdicts=[*run.verdicts, model.Verdict(variant=ADD, word=Word.SAME)])
     assert str(take(replace(run, commit="9c1e-dirty"), tmp_path)) == (
         "0 added, 1 changed, 1 unchanged, 0 not accepted; "
         "1 of them slower than before, of code that is in no commit (9c1e-dirty)"
@@ -304,10 +291,10 @@ def test_selection_is_by_pack_case_or_variant(tmp_path: Path) -> None:
 def test_what_ended_ok_is_accepted_and_the_rest_is_named(tmp_path: Path, status: str) -> None:
     run = finished({"skipped": 1.0, "copy": 1.0, "add": 2.0, "bare": 1.0})
     ids = [one.id for one in run.variants]
-    skipped = Result(variant=ids[0], status=Status.SKIPPED, reason="needs sm_100")
+    skipped = model.Result(variant=ids[0], status=Status.SKIPPED, reason="needs sm_100")
     bad = replace(result(ADD, 2.0, status=Status(status)), reason="differs\nby much")
-    again = replace(bad, stage=Stage.CONFIRM, status=Status.OK)
-    bare = Result(variant=ids[3], status=Status.OK)
+    again = replace(bad, stage=model.Stage.CONFIRM, status=Status.OK)
+    bare = model.Result(variant=ids[3], status=Status.OK)
     run = run.having(results=(skipped, run.results[1], bad, again, bare))
     done = take(run, tmp_path)
     assert done.added == tuple(load(tmp_path).entries) == (COPY,)
@@ -409,11 +396,6 @@ def _dangling(path: Path) -> None:
     path.symlink_to(path.with_name("nowhere"))
 
 
-def _looping(path: Path) -> None:
-    path.unlink()
-    path.symlink_to(path)
-
-
 def _other_kind(path: Path) -> None:
     """Put a file in a folder's place, and a folder in a file's."""
     if path.is_dir():
@@ -424,19 +406,12 @@ def _other_kind(path: Path) -> None:
         path.mkdir()
 
 
-def _pipe(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
 @pytest.mark.parametrize(
     ("spoil", "name"),
     [
         *((_dangling, n) for n in ("", "nvidia-h200", "nvidia-h200/memory.json")),
         (_dangling, f"nvidia-h200/runs/{RUN_ID}.json"),
         *((_other_kind, n) for n in ("", "nvidia-h200", "nvidia-h200/memory.json")),
-        (_looping, "nvidia-h200/memory.json"),
-        (_pipe, "nvidia-h200/memory.json"),
     ],
 )
 def test_what_is_there_and_cannot_be_read_is_not_nothing(
@@ -516,7 +491,7 @@ def test_neighbours_changed_by_two_people_merge(
         shutil.copytree(base, tmp_path / person)
         take(finished(times_us, run_id=person), tmp_path / person)
         paths.append(str(memory(tmp_path / person)))
-        runs |= {variant_id("memory", case, {"n": 1024}): person for case in times_us}
+        runs |= {model.variant_id("memory", case, {"n": 1024}): person for case in times_us}
     command = ["git", "merge-file", "-p", "--diff3", paths[1], paths[0], paths[2]]
     merged = subprocess.run(command, capture_output=True, check=False)
     assert merged.returncode == 0, merged.stdout.decode()

@@ -129,7 +129,8 @@ def test_nothing_that_a_terminal_obeys_is_told() -> None:
             return True
 
     assert type(plain(Odd("a\x1b"))) is str
-    assert plain(Odd("a\x1b")) == "a\ufffd"
+    assert plain(Odd("a\x1b\tb\nc 1\u202f000")) == "a\ufffd\tb\nc 1\u202f000"
+    assert plain("a" * 50 + "b" * 50, most=20) == "a" * 10 + " [80 characters left out] " + "b" * 10
     told = str(PerfError("built:\n\x1b[2Jgone \x9b \u202e", where="/a\x07b", remedy="\x1b]0;x\x07"))
     assert is_plain(told)
     assert told.count("\n") == 3

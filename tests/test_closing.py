@@ -159,23 +159,6 @@ def keeping(root: Path) -> Config:
     return replace(OPTIONS, root=root, report=root / "reports", features={"perf_history": url})
 
 
-def test_a_run_is_stored_and_the_report_shows_what_was_before(tmp_path: Path) -> None:
-    outcome = outcome_of(tmp_path, Word.SAME)
-    for number in range(3):
-        run = structs.replace(
-            outcome.run, id=f"run-{number}", started=f"2026-11-2{number}T02:00:00+00:00"
-        )
-        closing = close(replace(outcome, run=run), keeping(tmp_path))
-    assert not any("history" in line for line in closing.lines)
-    assert outcome.steps.are_done
-    with history_of(tmp_path) as history:
-        variant = outcome.run.variants[0].id
-        points = history.series_of(variant, metric="time_us")[0].points
-    assert [point.run for point in points] == ["run-0", "run-1", "run-2"]
-    page = (tmp_path / "reports" / "run-2" / "index.html").read_text(encoding="utf-8")
-    assert "time_us, the last 3 runs" in page
-
-
 def test_what_is_accepted_becomes_part_of_the_history(tmp_path: Path) -> None:
     outcome = outcome_of(tmp_path, Word.SAME)
     accept(outcome.run, tmp_path, reason="new driver", by="t")

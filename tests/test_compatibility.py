@@ -31,10 +31,7 @@ HOOKS: dict[str, tuple[dict[str, Any], Any]] = {
     "perf_device": ({}, Accelerator),
     "perf_controller": ({}, str),
     "perf_result": ({"result": RUN.results[0], "variant": RUN.variants[0]}, None),
-    "perf_verdict": (
-        {"verdict": RUN.verdicts[0], "variant": RUN.variants[0], "run": RUN},
-        None,
-    ),
+    "perf_verdict": ({"verdict": RUN.verdicts[0], "variant": RUN.variants[0], "run": RUN}, None),
     "perf_report_section": ({"run": RUN}, Section),
 }
 GOLD = Path(__file__).parent / "gold" / "api.txt"

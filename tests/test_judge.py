@@ -20,7 +20,7 @@ from judge_data import (
     variant,
     verdict,
 )
-from msgspec import structs
+from msgspec.structs import replace
 
 from perfsuite.judge import compare
 from perfsuite.judge.compare import Policy, limits_of
@@ -167,8 +167,8 @@ WORDS: list[tuple[Spec, Spec | None, Spec, Word, str]] = [
     (*served({"ttft_ms": 0.0}), SAME, "not_judged"),
     (*served({"goodput_rps": 0.0}), SLOWER, "exact_worse"),
     (*served({"goodput_rps": None}), UNCLEAR, "lost"),
-    (*served({"ttft_ms": 60.0}, (structs.replace(TTFT, threshold=0.6),)), SAME, "interval"),
-    (*served({"ttft_ms": 80.0}, (structs.replace(TTFT, threshold=0.6),)), SLOWER, "interval"),
+    (*served({"ttft_ms": 60.0}, (replace(TTFT, threshold=0.6),)), SAME, "interval"),
+    (*served({"ttft_ms": 80.0}, (replace(TTFT, threshold=0.6),)), SLOWER, "interval"),
     # On another host the device's own time decides.
     (*on_another_host(1040.0, 251.0, "b"), SAME, "another_host"),
     (*on_another_host(700.0, 400.0, "b"), UNCLEAR, "another_host"),
@@ -199,11 +199,11 @@ def test_in_pairs_what_the_host_times_has_its_least_samples_on_both_sides(
 ) -> None:
     one = variant(None, regime=regime)
     quiet = result({"time_us": 1400.0}, variant=one.id, side=Side.A)
-    disturbed = structs.replace(
+    disturbed = replace(
         quiet,
         side=Side.B,
         evidence=tuple(
-            structs.replace(each, blocks=(*each.blocks, *(Block(time_us=(1820.0,) * 3),) * 4))
+            replace(each, blocks=(*each.blocks, *(Block(time_us=(1820.0,) * 3),) * 4))
             for each in quiet.evidence
         ),
     )
@@ -273,10 +273,10 @@ def test_cards_of_the_board_at_hand_come_before_those_of_another() -> None:
     own = entry(units="b").metrics
     other = entry({name: 1.04 * each.center for name, each in own.items()}, units="c").metrics
     metrics = {
-        name: structs.replace(each, values={**each.values, **other[name].values})
+        name: replace(each, values={**each.values, **other[name].values})
         for name, each in own.items()
     }
-    known = structs.replace(entry(units="b"), metrics=metrics)
+    known = replace(entry(units="b"), metrics=metrics)
     mixed = verdict(result(), known)
     mate = verdict(result(), known, board_mates=frozenset("b"))
     assert (mixed.word, mate.word) == (UNCLEAR, SAME)
@@ -291,22 +291,22 @@ def test_any_number_of_processes_is_judged() -> None:
 def test_common_units_are_compared_alone() -> None:
     both, slow = entry(units="ab"), entry(clocks(0.3))
     metrics = {
-        name: structs.replace(m, values={**m.values, "b": slow.metrics[name].values["a"]})
+        name: replace(m, values={**m.values, "b": slow.metrics[name].values["a"]})
         for name, m in both.metrics.items()
     }
-    assert verdict(result(), structs.replace(both, metrics=metrics)).word is SAME
+    assert verdict(result(), replace(both, metrics=metrics)).word is SAME
 
 
 @pytest.mark.parametrize(("theta", "is_wanted"), [(0.003, True), (-0.003, True), (0.002, False)])
 def test_what_is_measured_again(theta: float, *, is_wanted: bool) -> None:
     found = verdict(result(clocks(0.05, -0.05)), entry())
-    change = structs.replace(found.changes[0], threshold=0.0025, gate=0.01, theta=theta)
+    change = replace(found.changes[0], threshold=0.0025, gate=0.01, theta=theta)
     for word, is_asked in ((UNCLEAR, True), (SAME, is_wanted), (SLOWER, True)):
-        one = structs.replace(found, word=word, changes=(change,))
+        one = replace(found, word=word, changes=(change,))
         assert needs_pairs(one) is is_asked
     for far, half, steps in ((0, 0.004, 0), (0, 0.006, 1), (0, 0.0085, 2), (0, 1, 3), (1, 1, 1)):
-        wide = structs.replace(change, theta=far, low=far - half, high=far + half)
-        one = structs.replace(found, word=UNCLEAR, changes=(wide,), in_turns=True)
+        wide = replace(change, theta=far, low=far - half, high=far + half)
+        one = replace(found, word=UNCLEAR, changes=(wide,), in_turns=True)
         assert steps_left(one, 3, Looks(3, 6, 12)) == steps
 
 
@@ -324,7 +324,7 @@ def test_how_a_change_was_confirmed(stage: Stage, more: Spec, confirmation: Conf
 
 
 def test_what_did_not_end_ok_is_not_judged() -> None:
-    failed = structs.replace(result(), status=Status.CRASHED)
+    failed = replace(result(), status=Status.CRASHED)
     one = VariantRun(variant=variant(), expected=Expected(entry=entry()), results=(failed,))
     assert judge(run_of(one)) == ()
 
@@ -407,7 +407,7 @@ def measured(name: str, moved: Mapping[str, float], stage: Stage, kernels: float
         for unit, by in moved.items()
     ]
     evidence = tuple(process for processes in each for process in processes)
-    return structs.replace(result(variant=name, stage=stage), evidence=evidence)
+    return replace(result(variant=name, stage=stage), evidence=evidence)
 
 
 ONE_WAY, OTHER_WAY = Sampling(45, 45), Sampling(2, 1)
@@ -417,12 +417,10 @@ def sampled(ways: list[Sampling | None], levels: Mapping[str, float], **fields: 
     """Return a result whose processes were sampled in these ways."""
     plain = result(levels, len(ways), **fields)
     evidence = [
-        structs.replace(each, backend="graph", launches=way.launches, sets=way.sets)
-        if way
-        else each
+        replace(each, backend="graph", launches=way.launches, sets=way.sets) if way else each
         for each, way in zip(plain.evidence, ways, strict=True)
     ]
-    return structs.replace(plain, evidence=tuple(evidence))
+    return replace(plain, evidence=tuple(evidence))
 
 
 @pytest.mark.parametrize(
@@ -465,6 +463,6 @@ def test_the_canary_of_most_operations_lends_its_clock() -> None:
     for found in canary_clocks(run_of(canaries=canaries)):
         assert found == pytest.approx({"a": 1600.0, "b": 1600.0})
     assert canary_clocks(run_of(canaries=canaries[:1])) == ({}, {})
-    lost = structs.replace(result({"time_us": -1.0}), stage=Stage.CANARY_END)
-    bad = structs.replace(canaries[1], results=(lost,))
+    lost = replace(result({"time_us": -1.0}), stage=Stage.CANARY_END)
+    bad = replace(canaries[1], results=(lost,))
     assert canary_clocks(run_of(canaries=(bad,))) == ({}, {})

@@ -207,23 +207,21 @@ def of_shard(**fields: Any) -> Callable[[Run], Run]:
     )
 
 
+B200 = structs.replace(store_data.SKU, slug="nvidia-b200")
+NO_ECC = structs.replace(store_data.FACTS, state={"ecc": "off"})
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
         (other("commit", "1" * 40), "different commits"),
-        (
-            other("sku", structs.replace(store_data.SKU, slug="nvidia-b200")),
-            "different SKUs: nvidia-h200",
-        ),
+        (other("sku", B200), "different SKUs: nvidia-h200"),
         (of_shard(tier="full"), "different tiers: nightly and full"),
         (of_shard(count=3), "different numbers of shards: 2 and 3"),
         (of_shard(whole="x"), "different selections"),
         (other("settings", structs.replace(QUICK, seed=7)), "different seeds: 0 and 7"),
         (other("settings", structs.replace(QUICK, rounds=9)), "different ways to measure"),
-        (
-            other("facts", structs.replace(store_data.FACTS, state={"ecc": "off"})),
-            "different states",
-        ),
+        (other("facts", NO_ECC), "different states"),
         (other("shard", None), "is no shard"),
         (other("against", Revision("", "", "env")), "measured beside the same code in env, each"),
         (other("variants", shard(1, "a").variants), "is in two runs, of shards 1/2 and 2/2"),

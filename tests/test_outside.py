@@ -78,20 +78,15 @@ def perf(
     return (folder.runpytest_subprocess if alone else folder.runpytest_inprocess)(*options, *args)
 
 
-def only(folder: pytest.Pytester, *args: str) -> pytest.RunResult:
-    """Run the pack file alone; packs that happen to be installed stay out."""
-    return perf(folder, *args)
-
-
 def collected(result: pytest.RunResult) -> list[str]:
     return [line for line in result.outlines if "::" in line and " " not in line]
 
 
 def test_ids_select_as_in_any_test_session(folder: pytest.Pytester) -> None:
     quiet = ("--collect-only", "-q")
-    assert collected(only(folder, *quiet, "perf::test_variant", "--deselect", RIGHT)) == [WRONG]
-    assert collected(only(folder, *quiet, RIGHT, WRONG, "-k", "double and 2")) == [WRONG]
-    nothing = only(folder, "perf::test_variant[acme.double[n=3]]")
+    assert collected(perf(folder, *quiet, "perf::test_variant", "--deselect", RIGHT)) == [WRONG]
+    assert collected(perf(folder, *quiet, RIGHT, WRONG, "-k", "double and 2")) == [WRONG]
+    nothing = perf(folder, "perf::test_variant[acme.double[n=3]]")
     bare = folder.runpytest_inprocess("-p", "perfsuite.plugin", RIGHT)
     assert nothing.ret == bare.ret == USAGE_ERROR
     nothing.stderr.fnmatch_lines(["*not found: perf::test_variant?acme.double?n=3??"])
@@ -99,11 +94,11 @@ def test_ids_select_as_in_any_test_session(folder: pytest.Pytester) -> None:
 
 
 def test_what_failed_last_runs_again(folder: pytest.Pytester) -> None:
-    result = only(folder)
+    result = perf(folder)
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["2 variants on Fake Device*"])
-    only(folder, "--lf").assert_outcomes(failed=1, deselected=1)
-    assert collected(only(folder, "--ff", "--collect-only", "-q")) == [WRONG, RIGHT]
+    perf(folder, "--lf").assert_outcomes(failed=1, deselected=1)
+    assert collected(perf(folder, "--ff", "--collect-only", "-q")) == [WRONG, RIGHT]
 
 
 def test_only_what_is_named_is_imported_for_quick_looks(folder: pytest.Pytester) -> None:

@@ -172,16 +172,6 @@ def test_a_pack_for_another_perfsuite_is_named(
         assert not said or f"the pack {source.name!r} {source.version} " in source.error
 
 
-def test_a_good_pack_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    write_file(tmp_path, GOOD, "perfsuite_test_module")
-    of_module = load_pack("acme", f"module:perfsuite_test_module@{tmp_path}")
-    del sys.modules["perfsuite_test_module"]
-    for loaded in (load(tmp_path, GOOD), of_module):
-        assert list(loaded.cases) == ["softmax"]
-        assert [claim.name for claim in loaded.claims] == ["fast"]
-
-
 def test_an_error_tells_the_line_of_the_pack(tmp_path: Path) -> None:
     assert "acme.py:2)" in refusal(tmp_path, "x = 1\nraise RuntimeError('boom')")
     with pytest.raises(PackError, match="origin"):

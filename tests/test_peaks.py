@@ -115,13 +115,6 @@ def test_gpu_count_does_not_change_the_peaks_and_a_slice_has_none() -> None:
         assert all(rate.source and rate.value > 0 for rate in rates)
 
 
-def test_rates_have_units_and_leave_out_what_is_not_stated() -> None:
-    found = roofline.rates(GEMM, 1400.0, GENERIC)
-    assert found.keys() == {"gb_per_s", "tflop_per_s"}
-    rate, unit = found["tflop_per_s"]
-    assert (round(rate), unit) == (785, "TFLOP/s")
-
-
 @pytest.fixture(scope="module")
 def packs() -> Sequence[Pack]:
     folders = [ROOT / "plugins" / name for name in ("memory", "compute", "hopper", "scheduling")]

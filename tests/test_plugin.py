@@ -232,7 +232,8 @@ def test_a_run_reports_each_variant_as_it_ended(
         for case in cases
     }
     assert told["test_variant[acme.double[impl=good]]"]["perf_verdict"] == "new"
-    assert told["test_variant[acme.wrong[n=1]]"]["perf_status"] == "wrong"
+    wrong = told["test_variant[acme.wrong[n=1]]"]
+    assert (wrong["perf_status"], (wrong["perf_reason"] or "")[:14]) == ("wrong", "output differs")
     assert told["test_claim[acme.double:good_is_faster[]]"]["perf_claim"] == "held"
     # The summary is last, whatever pytest says.
     lines = result.outlines

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from proof_data import HEADER, made_up, night, variant
 
 from perfsuite.boundary import StoreError
-from perfsuite.cli import main
 from perfsuite.model import Evidence, Result, Stage, Status, Word
 from perfsuite.prove import planted
 from perfsuite.prove.collect import Order, ask
@@ -33,16 +32,7 @@ from perfsuite.prove.page import (
     trials,
     write_page,
 )
-from perfsuite.prove.raw import (
-    Line,
-    Process,
-    Raw,
-    Reading,
-    append,
-    code_of,
-    read_raw,
-    wave_of,
-)
+from perfsuite.prove.raw import Line, Process, Raw, Reading, append, code_of, read_raw, wave_of
 from perfsuite.store.codec import encode
 from perfsuite.testing import check_pack
 from perfsuite.workers.process import Setup, Slot, child_environment
@@ -293,27 +283,19 @@ def test_planted_kernel_compiles() -> None:
     assert b"chain" in bytes(made.code)
 
 
-Call = Callable[..., int]
+Command = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
-    """Run the command in a project in ``tmp_path``."""
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "pyproject.toml").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-
-    def called(*args: str) -> int:
-        monkeypatch.setattr(sys, "argv", ["perfsuite", "prove", *args])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        return int(caught.value.code or 0)
-
-    return called
+    return tmp_path
 
 
 def test_interrupted_command_judges_and_renders_what_it_measured(
-    tmp_path: Path, call: Call
+    tmp_path: Path, perfsuite: Command
 ) -> None:
     child = subprocess.Popen(
         [sys.executable, "-m", "perfsuite.cli", "prove", "--device", "fake", "--time", "1h"],
@@ -346,13 +328,11 @@ def test_interrupted_command_judges_and_renders_what_it_measured(
     assert words[0.0, HOME].share(*WRONG).part == 0
     assert words[0.3, PAIRS].share(Word.SLOWER).part == words[0.3, PAIRS].words.total() > 0
     page = (tmp_path / "reports" / "proof.md").read_text(encoding="utf-8")
-    assert call("--from", str(folder), "--page", "again.md") == 1
+    assert perfsuite("prove", "--from", str(folder), "--page", "again.md")[0] == 1
     assert (tmp_path / "again.md").read_text(encoding="utf-8") == page
 
 
-def test_command_ends_with_its_time_or_refuses(
-    tmp_path: Path, call: Call, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_command_ends_with_its_time_or_refuses(tmp_path: Path, perfsuite: Command) -> None:
     (tmp_path / "there.jsonl").touch()
     (tmp_path / "empty").mkdir()
     measured = "--device fake --time 0.01s --raw raw.jsonl"
@@ -363,17 +343,17 @@ def test_command_ends_with_its_time_or_refuses(
         ("--from raw.jsonl --page there.jsonl/page.md", 2, "what was measured is kept"),
         ("--from empty", 2, "no raw data there"),
     ):
-        assert call(*args.split()) == status
-        assert told in "".join(capfd.readouterr())
+        code, said = perfsuite("prove", *args.split())
+        assert (code, told in said) == (status, True)
     assert not read_raw([tmp_path / "raw.jsonl"])[0].waves
     assert "not shown" in (tmp_path / "page.md").read_text(encoding="utf-8")
 
 
 def test_the_command_succeeds_where_all_is_met(
-    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, perfsuite: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (night,) = made_up(many=4).nights
     written(tmp_path / "raw.jsonl", night.header, *night.waves)
-    assert call("--from", "raw.jsonl", "--page", "page.md") == 1
+    assert perfsuite("prove", "--from", "raw.jsonl", "--page", "page.md")[0] == 1
     monkeypatch.setattr(Proof, "_targets", lambda _: [Target("easy", Share(9, 9), 0.7)])
-    assert call("--from", "raw.jsonl", "--page", "page.md") == 0
+    assert perfsuite("prove", "--from", "raw.jsonl", "--page", "page.md")[0] == 0

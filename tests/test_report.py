@@ -34,6 +34,7 @@ from perfsuite.model import (
     Result,
     Revision,
     Run,
+    Section,
     Status,
     Verdict,
     Word,
@@ -272,19 +273,6 @@ def test_a_comment_is_short_whatever_the_run_holds() -> None:
     rows = [line for line in rest if line.startswith("| ▲")]
     assert 1 <= len(rows) <= files.MOST_ROWS
     assert f"{1_276 - len(rows)} more: see the report" in rest
-
-
-@pytest.mark.parametrize(
-    ("word", "fails", "is_so"),
-    [(Word.ENVIRONMENT, True, True), (Word.ENVIRONMENT, False, False), (Word.SLOWER, True, False)],
-)
-def test_a_run_that_only_its_environment_fails_says_so(
-    word: Word, *, fails: bool, is_so: bool
-) -> None:
-    (verdict,) = data.run_of((SLOWER,)).verdicts
-    verdicts = (replace(verdict, word=word, fails=fails),)
-    run_view = read_of(SLOWER, claims=(), verdicts=verdicts)
-    assert (run_view.is_environment, run_view.fails) == (is_so, fails)
 
 
 def test_page_is_well_formed_and_loads_nothing(shown: str) -> None:
@@ -608,7 +596,8 @@ def hostile_run(told: str) -> tuple[Run, Mapping[str, BaselineEntry]]:
 @pytest.mark.parametrize("told", HOSTILE)
 def test_hostile_text_is_shown_as_text(told: str) -> None:
     run, baselines = hostile_run(told)
-    run_view = read(run, baselines=baselines, source=told)
+    section = Section(title=told, text=told, columns=("variant", told), rows=[("one", told)])
+    run_view = read(run, baselines=baselines, source=told, sections=(section,))
     reader, empty = Reader(render_page(run_view)), Reader(render_page(read_of(COPY)))
     assert reader.open == []
     assert reader.text.count(told) >= 10
@@ -636,15 +625,6 @@ def test_markdown_lets_no_text_act() -> None:
         "two\nlines": "two lines",
     }
     assert {told: files.in_markdown(told) for told in acting} == acting
-
-
-def test_properties_are_plain_and_complete() -> None:
-    found = dict(files.properties(data.result_of(SLOWER), data.verdict_of(SLOWER)))
-    assert found["perf_verdict"] == "slower"
-    assert found["perf_time_us_change"] == pytest.approx(0.0213)
-    assert {type(value) for value in found.values()} <= {str, int, float}
-    crashed = Result(variant="a", status=Status.CRASHED, reason="SIGSEGV")
-    assert dict(files.properties(crashed, None))["perf_reason"] == "SIGSEGV"
 
 
 def test_written_report_has_five_files_and_leaves_nothing_else(tmp_path: Path) -> None:
@@ -795,10 +775,6 @@ def test_what_is_unclear_is_told_with_the_load_of_others() -> None:
     assert terminal.plain(quiet.cause) == told
 
 
-def test_what_was_not_measured_is_called_so() -> None:
-    assert "1 not run" in next(iter(terminal.summary(read_of(told_of(Word.SAME), results=()))))
-
-
 @pytest.mark.parametrize(
     ("word", "fails", "skipped"),
     [
@@ -848,17 +824,3 @@ def test_progress_is_a_line_for_what_matters_or_a_bar(monkeypatch: pytest.Monkey
     assert "w.fail[how=x]" in screen.getvalue()
     assert "\x1b]0;" not in screen.getvalue()
     assert "check" * 5 not in screen.getvalue()
-
-
-@pytest.mark.parametrize("line", ["::stop-commands::x", "\u3000 ::error::x", "a ##[error]x"])
-def test_a_terminal_and_a_workflow_obey_no_worker(line: str) -> None:
-    story = (replace(told_of(Status.CRASHED), reason=f"\x1b[2J\x07\x9bfirst\n{line}"),)
-    run = replace(data.run_of(story), claims=())
-    spoken = tuple(replace(each, output=f"{line}\n  {line}") for each in run.results)
-    run_view = read(run.having(results=spoken), baselines={})
-    (found,) = accounts_of(run_view, OPTIONS).values()
-    lines = [*found.text.splitlines(), *terminal.summary(run_view)]
-    assert sum(line.rsplit("::", maxsplit=1)[-1][-6:] in each for each in lines) >= 3
-    assert not any(each.strip().startswith("::") or "##[" in each for each in lines)
-    assert not any({"\x1b", "\x07", "\x9b"} & {*each} for each in lines)
-    assert terminal.plain("a\tb\nc\rd") == "a\tb\nc?d"

@@ -84,11 +84,6 @@ def test_the_template_for_gitlab_asks_for_what_a_night_needs() -> None:
         subprocess.run(["bash", "-n", "-c", line], check=True)
 
 
-def test_pytest_tells_nothing_here_that_the_summary_tells() -> None:
-    config = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-    assert not [w for w in config["tool"]["pytest"]["ini_options"]["addopts"] if w[:2] == "-r"]
-
-
 def test_each_change_runs_what_a_developer_runs() -> None:
     found = workflow("ci.yml")
     assert {"push", "pull_request"} <= found["on"].keys()

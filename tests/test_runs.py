@@ -28,20 +28,9 @@ from store_data import (
     variant,
 )
 
+from perfsuite import model
 from perfsuite.boundary import StoreError
 from perfsuite.judge.noise import entries_of
-from perfsuite.model import (
-    Block,
-    Evidence,
-    Result,
-    Run,
-    Sampling,
-    Settings,
-    Stage,
-    Status,
-    Verdict,
-    Word,
-)
 from perfsuite.store.baselines import baseline_text, read_pack
 from perfsuite.store.runs import (
     RunFile,
@@ -54,14 +43,13 @@ from perfsuite.store.runs import (
     unfinished,
 )
 
-GOLD = Path(__file__).parent / "gold" / "run-1.jsonl"
 COPY = variant("copy", 1024)
 CLAIM = b'"claims":[{"claim":"memory.c","word":"held","required":2,"source":"x"}]'
 NOW = datetime(2026, 11, 21, 10, 30, tzinfo=UTC)
 RUN = finished({"copy": 12.5})
 
 
-def store(folder: Path, run: Run = RUN) -> Path:
+def store(folder: Path, run: model.Run = RUN) -> Path:
     """Write a finished run; return its path."""
     return run_path(folder, kept(folder, run).id)
 
@@ -94,9 +82,9 @@ def test_an_id_sorts_behind_all_that_are_there(tmp_path: Path, there: str, expec
 
 
 def test_what_is_stored_is_what_is_loaded(tmp_path: Path) -> None:
-    block = Block(time_us=(12.3456789,), cycles=(24691357.8,), start_s=1.23456789)
+    block = model.Block(time_us=(12.3456789,), cycles=(24691357.8,), start_s=1.23456789)
     process = replace(evidence(1.0), blocks=(block,))
-    verdict = Verdict(variant=COPY.id, word=Word.NEW, reason="first contact")
+    verdict = model.Verdict(variant=COPY.id, word=model.Word.NEW, reason="first contact")
     variants = tuple(variant("copy", n) for n in range(1, 200))
     asked = replace(RUN, variants=ran(*variants, COPY))
     with RunFile.create(tmp_path, asked) as file:
@@ -171,7 +159,7 @@ def test_what_cannot_be_written_leaves_the_file_whole(tmp_path: Path) -> None:
         before = file.path.read_bytes()
         bad = replace(evidence(1.0), error=float("nan"))
         with pytest.raises(StoreError, match="cannot store"):
-            file.append(Result(variant=COPY.id, status=Status.OK, evidence=(bad,)))
+            file.append(model.Result(variant=COPY.id, status=model.Status.OK, evidence=(bad,)))
         with file_size_limit(len(before) + 10), pytest.raises(StoreError, match="File too large"):
             file.append(result(COPY.id, 1.0))
         assert file.path.read_bytes() == before
@@ -262,7 +250,7 @@ def test_the_last_run_is_of_the_same_sku_and_unit_and_whole(tmp_path: Path) -> N
     paths = [store(tmp_path, run) for run in runs[:2]]
     store(tmp_path, replace(runs[2], facts=replace(FACTS, unit=OTHER_UNIT)))
     store(tmp_path, replace(runs[3], sku=replace(SKU, slug="nvidia-h100")))
-    store(tmp_path, replace(runs[4], settings=Settings(check_only=True)))
+    store(tmp_path, replace(runs[4], settings=model.Settings(check_only=True)))
     interrupted(tmp_path).rename(tmp_path / "runs" / f"{ids[5]}.jsonl")
     text = paths[0].read_text(encoding="utf-8").replace('"busy_s":0.0', '"busy_s":1e308')
     paths[0].with_name(f"{ids[6]}.jsonl").write_text(text, encoding="utf-8")
@@ -274,16 +262,16 @@ def test_the_last_run_is_of_the_same_sku_and_unit_and_whole(tmp_path: Path) -> N
     assert [run and run.id for run in found] == [ids[1], ids[0], None]
 
 
-def with_evidence(*evidence: Evidence) -> Run:
+def with_evidence(*evidence: model.Evidence) -> model.Run:
     return RUN.having(results=(replace(RUN.results[0], evidence=evidence),))
 
 
 def test_entries_hold_each_process_by_unit() -> None:
-    both = (*RUN.results, result(COPY.id, 12.5, stage=Stage.CONFIRM, unit=OTHER_UNIT))
+    both = (*RUN.results, result(COPY.id, 12.5, stage=model.Stage.CONFIRM, unit=OTHER_UNIT))
     (entry,) = entries_of(RUN.having(results=both)).values()
     time, cycles = entry.metrics["time_us"], entry.metrics["cycles"]
     assert (entry.variant, entry.run, entry.regime) == (COPY.id, RUN_ID, "paced")
-    assert (entry.state, entry.sampling) == (FACTS.state, Sampling(launches=8, sets=1))
+    assert (entry.state, entry.sampling) == (FACTS.state, model.Sampling(launches=8, sets=1))
     assert (time.unit, cycles.unit) == ("us", "cycles")
     assert time.center == pytest.approx(12.5, rel=1e-3)
     assert 0 < time.within < 1e-3 > time.between >= 0
@@ -301,10 +289,10 @@ def test_exact_metrics_keep_every_digit_and_the_worst_process() -> None:
 
 
 def test_what_did_not_end_ok_or_was_only_checked_has_no_entry() -> None:
-    for status in set(Status) - {Status.OK}:
-        bad = result(COPY.id, 12.5, stage=Stage.CONFIRM, status=status)
+    for status in set(model.Status) - {model.Status.OK}:
+        bad = result(COPY.id, 12.5, stage=model.Stage.CONFIRM, status=status)
         assert entries_of(RUN.having(results=(*RUN.results, bad))) == {}
-    again = (result(COPY.id, 99.0, status=Status.ERROR), *RUN.results)
+    again = (result(COPY.id, 99.0, status=model.Status.ERROR), *RUN.results)
     assert entries_of(RUN.having(results=again)).keys() == {COPY.id}, "measured again"
     assert entries_of(with_evidence(replace(evidence(1.0), blocks=(), exact={}))) == {}
 
@@ -313,12 +301,6 @@ def test_an_entry_says_how_it_was_measured() -> None:
     processes = RUN.results[0].evidence
     mixed = with_evidence(*processes, replace(processes[0], launches=9))
     assert entries_of(mixed)[COPY.id].sampling is None
-    blocks = (Block(time_us=(1.0, 1.1)), Block(time_us=(), voided=4))
+    blocks = (model.Block(time_us=(1.0, 1.1)), model.Block(time_us=(), voided=4))
     one_clock = with_evidence(replace(evidence(1.0), blocks=blocks, exact={}))
     assert entries_of(one_clock)[COPY.id].metrics.keys() == {"time_us"}
-
-
-def test_a_stored_run_of_version_1_is_still_read() -> None:
-    run = load_run(GOLD)
-    assert run.finished
-    assert entries_of(run)["memory.copy[n=1024]"].metrics["time_us"].unit == "us"

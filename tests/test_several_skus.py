@@ -9,7 +9,6 @@ import store_data as data
 from msgspec.structs import replace
 
 from perfsuite.model import Evidence, Regime, Result, Run, Status, Variant
-from perfsuite.packs.select import missing_need
 from perfsuite.run.accept import accept
 from perfsuite.run.expected import find_expected
 
@@ -38,12 +37,6 @@ def a_run() -> Run:
     )
     run = data.planned(copy, pair, kernel)
     return replace(run, facts=FACTS, finished="2026-11-21T10:40:00+00:00").having(results=results)
-
-
-def test_a_gang_needs_as_many_gpus() -> None:
-    assert missing_need(gang(2), FACTS) == ""
-    assert missing_need(gang(4), FACTS) == "needs 4 GPUs, this run has 2"
-    assert missing_need(gang(4), replace(FACTS, device="cpu", gpus=0)) == ""
 
 
 def test_each_variant_is_accepted_for_and_compared_with_its_own_sku(tmp_path: Path) -> None:

@@ -465,14 +465,6 @@ def test_a_pack_that_cannot_be_listed_there_says_why(
     assert "\n" not in found["why"]
 
 
-def test_a_build_that_fails_is_told_by_its_first_line(project: Path) -> None:
-    source = Source.at(git(project, "rev-parse", "HEAD"))
-    found = refused(asked(project, build="echo no compiler; exit 3"), source)
-    assert found["kind"] == "no_build"
-    assert found["why"].endswith("'echo no compiler; exit 3' ended with 3")
-    assert "perf_against_build" in found["remedy"]
-
-
 def test_of_several_packs_one_that_cannot_be_listed_stays_out(project: Path) -> None:
     second = PACK.replace("def double(", "def twice(").replace("[double]", "[twice]")
     old = Source.at(commit(project, other=f"import gone\n{second}"))

@@ -94,7 +94,6 @@ def test_what_is_no_pack_is_refused() -> None:
     ("old", "new", "said"),
     [
         ("flops=n", "flops=0", "work of acme.double[n=4,impl=plain] is zero"),
-        ("Double n numbers.", "", "no docstring"),
         (SOURCE, f"{SOURCE} only=lambda **_: False,", "the case has no point"),
         ("by=2", 'by=2, at={"n": ()}', "'fast' binds no two variants"),
         ('than={"impl": "plain"}', 'than="acme.double[n={n}]"', "'fast' binds no two variants"),
@@ -109,7 +108,6 @@ def test_what_is_no_pack_is_refused() -> None:
         ("3 * each", "2 * each", "accepts the negative control"),
         ("def fn(x, y):", "def fn(x, y):\n            1 / 0", "ZeroDivisionError"),
         ("@perfsuite.hookimpl", CONTROLLER, "No module named 'no_such_module'"),
-        ("cuda().when", 'perfsuite.Need("gpu", "any").when', "unknown kind of need 'gpu'"),
     ],
 )
 def test_a_bad_pack_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:

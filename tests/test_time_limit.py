@@ -15,21 +15,7 @@ from msgspec import structs
 from options_data import OPTIONS
 from test_runner import PACK, QUICK, Log, request, slow_down
 
-from perfsuite.model import (
-    BaselineEntry,
-    ClaimInstance,
-    Confirmation,
-    LeftOut,
-    Result,
-    Run,
-    Stage,
-    Status,
-    Variant,
-    Verdict,
-    Word,
-    seconds_of,
-    words_of,
-)
+from perfsuite import model
 from perfsuite.nightly.limit import Fit, Past, earlier_runs, fit_of, past_of
 from perfsuite.report.data import read
 from perfsuite.report.files import render_page, verdict_json
@@ -44,11 +30,11 @@ MANY = PACK.replace("[100, 200]", "[100, 110, 120, 130, 140, 150, 160, 170]")
 ONE = structs.replace(QUICK, processes=1, confirm_processes=1)
 
 
-def variants(count: int) -> list[Variant]:
+def variants(count: int) -> list[model.Variant]:
     return [store_data.variant(f"memory.case{index:02}", 1) for index in range(count)]
 
 
-def fit(room_s: float, *claims: ClaimInstance, **known: Any) -> Fit:
+def fit(room_s: float, *claims: model.ClaimInstance, **known: Any) -> Fit:
     limit = TimeLimit(room_s / 0.6)
     return Fit(limit=limit, claims=claims, room_s=room_s, **known)
 
@@ -60,11 +46,13 @@ def past(run: str, word: str = "same", *, cost_s: float = 1.0, doubt: str = "") 
 
 def test_times_are_read_as_people_write_them() -> None:
     known = {"90s": 90, "30m": 1800, "1h30m": 5400, "0.5h": 1800, "1h5s": 3605}
-    assert {text: seconds_of(text) for text in known} == known
-    assert [seconds_of(words_of(seconds)) for seconds in known.values()] == [*known.values()]
+    assert {text: model.seconds_of(text) for text in known} == known
+    assert [model.seconds_of(model.words_of(seconds)) for seconds in known.values()] == [
+        *known.values()
+    ]
     for text in ("", "30", "0m", "m", "30 m", "1m1h", "-5s", "5x", "nans", "٣m"):
         with pytest.raises(ValueError, match="is no time"):
-            seconds_of(text)
+            model.seconds_of(text)
 
 
 def test_doubt_comes_before_a_change_and_no_baseline_and_claims_stay_together() -> None:
@@ -73,7 +61,7 @@ def test_doubt_comes_before_a_change_and_no_baseline_and_claims_stay_together() 
     known = {name: past("20261120") for name in ids}
     known |= {ids[5]: past(old), ids[2]: past("20261120", "unclear", doubt="unclear")}
     entries = {
-        name: BaselineEntry(variant=name, case_version=1, run="r", metrics={})
+        name: model.BaselineEntry(variant=name, case_version=1, run="r", metrics={})
         for name in ids
         if name != ids[3]
     }
@@ -111,7 +99,7 @@ def test_what_never_fits_says_so_and_keeps_nothing_else_out() -> None:
     known = {each.id: past("20261120") for each in some} | {some[0].id: past("", cost_s=99.0)}
     found = fit(10, past=known, processes=1)
     assert [each.id for each in found.chosen(some)] == [some[1].id, some[2].id]
-    done = [Result(variant=each.id, status=Status.OK) for each in some[1:]]
+    done = [model.Result(variant=each.id, status=model.Status.OK) for each in some[1:]]
     (left,) = found.cut(store_data.planned(*some).having(results=done)).left_out
     assert left.variant == some[0].id
     assert "too long for it; 1m39s of the 10s that it leaves" in left.reason
@@ -129,7 +117,7 @@ def test_costs_of_what_was_never_measured_are_those_of_its_like() -> None:
 LONG_AGO = {"id": "20200101-000000-00000000", "started": "2020-01-01T00:00:00+00:00"}
 
 
-def costing(run: Run, wall_s: float) -> Run:
+def costing(run: model.Run, wall_s: float) -> model.Run:
     """A run long ago, in which each variant took so long."""
     results = [structs.replace(result, wall_s=wall_s) for result in run.results]
     return structs.replace(run.having(results=results), **LONG_AGO)
@@ -164,7 +152,7 @@ def test_a_night_measures_what_fits_and_says_what_it_left_out(
         assert "--perf-time 2m has no room" in text
     # There was no time to confirm a change.
     moved = run.verdicts[1]
-    assert (moved.word, moved.fails) == (Word.UNCLEAR, False)
+    assert (moved.word, moved.fails) == (model.Word.UNCLEAR, False)
     assert "not confirmed: --perf-time 2m left no time" in moved.reason
     later = structs.replace(run, id="29990101-000000-00000000")
     assert past_of(later, asked.folder)[moved.variant].doubt == "unclear"
@@ -182,7 +170,7 @@ def test_what_was_left_out_is_measured_while_the_time_lasts(
     store_data.kept(asked.folder, costing(first.run, guess_s))
     now_s = [0.0]
 
-    def taken(result: Result, *_: object) -> Result:
+    def taken(result: model.Result, *_: object) -> model.Result:
         now_s[0] += takes_s
         return structs.replace(result, wall_s=takes_s)
 
@@ -191,7 +179,7 @@ def test_what_was_left_out_is_measured_while_the_time_lasts(
     monkeypatch.setattr("perfsuite.run.run.TimeLimit", partial(TimeLimit, started=0.0))
     monkeypatch.setattr("perfsuite.run.config.time", SimpleNamespace(monotonic=lambda: now_s[0]))
     run = execute(replace(asked, time_s=600.0), Log()).run
-    screened = [result for result in run.asked if result.stage is Stage.SCREEN]
+    screened = [result for result in run.asked if result.stage is model.Stage.SCREEN]
     assert (len(screened), len(run.left_out)) == (measured, 24 - measured)
     assert len({result.variant for result in screened}) == measured
     assert now_s[0] <= 600.0
@@ -221,10 +209,14 @@ def test_earlier_runs_tell_costs_and_doubts_and_hide_no_earlier_one(tmp_path: Pa
     for number in range(14):
         run = store_data.finished(times, run_id=f"202611{number + 10}-000000-aaaa")
         name = run.variants[0].id
-        word = Verdict(variant=name, word=Word.SLOWER, confirmation=Confirmation.FRESH)
+        word = model.Verdict(
+            variant=name, word=model.Word.SLOWER, confirmation=model.Confirmation.FRESH
+        )
         results = [structs.replace(each, wall_s=3.0 * (number + 1)) for each in run.results]
-        wrong = structs.replace(results[1], stage=Stage.CONFIRM, status=Status.WRONG, evidence=())
-        left_out = [LeftOut(variant=name, reason="no room")] if number else []
+        wrong = structs.replace(
+            results[1], stage=model.Stage.CONFIRM, status=model.Status.WRONG, evidence=()
+        )
+        left_out = [model.LeftOut(variant=name, reason="no room")] if number else []
         store_data.kept(
             tmp_path, run.having(results=(*results, wrong), verdicts=[word], left_out=left_out)
         )

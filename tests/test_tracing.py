@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from unittest.mock import MagicMock, Mock
 
 import pytest
 from msgspec import structs
-from store_data import SKU, finished, kept, moved
+from store_data import SKU, finished, moved
 from test_panel import SETUP, STEADY, nasty
 
 from perfsuite.devices.protocol import Loaded, open_device
@@ -23,7 +22,6 @@ from perfsuite.model import Code, Run, Side, Trace, TracedKernel, Verdict, Word
 from perfsuite.run.accept import accept
 from perfsuite.run.config import TimeLimit
 from perfsuite.store.baselines import Baselines
-from perfsuite.store.runs import load_run
 from perfsuite.testing.fake import FakeDevice
 from perfsuite.workers import panel as tracer
 from perfsuite.workers.panel import Panel
@@ -165,16 +163,6 @@ def test_a_hang_loses_one_trace_and_the_next_worker_goes_on(
         after = panel.trace(STEADY[0], Side.B, sets=1)
     assert hung.reason.startswith("its tracing ended: trace took longer than its limit of 1 s")
     assert after.reason == "the profiler saw no kernel"
-
-
-def test_traces_are_lines_of_the_run_file(tmp_path: Path) -> None:
-    run = traced_run()
-    ended = kept(tmp_path, run)
-    assert ended.traces == run.traces
-    (path,) = (tmp_path / "runs").iterdir()
-    assert load_run(path) == ended
-    kinds = [json.loads(line)["kind"] for line in path.read_text().splitlines()]
-    assert kinds == ["header", "plan", "result", "trace", "judged", "end"]
 
 
 def test_a_baseline_has_a_line_for_each_kernel(tmp_path: Path) -> None:

@@ -245,20 +245,6 @@ def test_values_travel_as_plain_ones_or_not_at_all() -> None:
         wire.read(wire.raw((bad,)), tuple[Evidence, ...])
 
 
-@pytest.mark.parametrize(
-    ("text", "most", "kept"),
-    [
-        ("a\tb\nc", 99, "a\tb\nc"),
-        ("red \x1b[31m\x00", 99, "red \ufffd[31m\ufffd"),
-        ("left \u202e turn", 99, "left \ufffd turn"),
-        ("1\u202f000 ok", 99, "1\u202f000 ok"),
-        ("a" * 50 + "b" * 50, 20, "a" * 10 + " [80 characters left out] " + "b" * 10),
-    ],
-)
-def test_text_of_cases_is_made_plain(text: str, most: int, kept: str) -> None:
-    assert plain(text, most=most) == kept
-
-
 def test_a_process_whose_pages_are_not_counted_yet_is_alive(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

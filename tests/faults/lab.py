@@ -81,7 +81,6 @@ class Done:
     code: int
     out: str
     project: Path
-    took_s: float = 0.0
 
     def endings(self) -> Mapping[str, Ending]:
         """Return how each variant ended, by the newest report."""
@@ -173,10 +172,9 @@ class Stage:
     ) -> Done:
         """Run a process to its end."""
         (self.root / "output").write_bytes(b"")
-        began = time.monotonic()
-        return self.ended(self.start(command, env, **given), began)
+        return self.ended(self.start(command, env, **given))
 
-    def ended(self, process: subprocess.Popen[bytes], began: float = 0.0) -> Done:
+    def ended(self, process: subprocess.Popen[bytes]) -> Done:
         """Wait for a process; one that does not end is killed, with the exit code 124."""
         try:
             code = process.wait(self.limit_s)
@@ -185,7 +183,7 @@ class Stage:
             process.wait()
             code = 124
         text = (self.root / "output").read_bytes()[: 64 << 20].decode(errors="replace")
-        return Done(code, text, self.project, time.monotonic() - began)
+        return Done(code, text, self.project)
 
     def perf(self, *options: str, wrap: Sequence[str] = (), **given: Any) -> Done:
         """Run ``pytest --perf`` over the project's good pack and others that are named."""

@@ -137,7 +137,8 @@ def holds_no_secret(found: str, see: str) -> None:
 def workflow(stage: Stage) -> Done:
     """Run in a workflow of GitHub's with a worker that prints commands."""
     lines = [r"::stop-commands::x\n", r"  ::error::forged\n", r"##[error]forged\n",
-             r"::set-output name=a::b\n", r"\r::add-mask::a\n"]  # fmt: skip
+             r"::set-output name=a::b\n", r"\r::add-mask::a\n", r"a ##[error]forged\n",
+             r"\u3000 ::error::forged\n"]  # fmt: skip
     stage.write(
         "bad.py",
         HEAD
@@ -161,7 +162,7 @@ def perf_cases():
 def commands(done: Done, see: str) -> None:
     """Look at the lines that GitHub would act on: they are perfsuite's own."""
     found = [line.strip() for line in re.split(r"[\r\n]", done.out)
-             if re.match(r"\s*(::[a-z-]+( [^:]*)?::|##\[[a-z]+\])", line)]  # fmt: skip
+             if re.match(r"\s*::[a-z-]+( [^:]*)?::|.*##\[[a-z]+\]", line)]  # fmt: skip
     own = [line for line in found if line.startswith(("::error file=", "::error title="))]
     assert own, f"{see}: no annotation: {done.out[-500:]}"
     assert found == own, f"{see}: {sorted(set(found) - set(own))}"

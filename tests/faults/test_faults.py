@@ -7,12 +7,7 @@ from faults import interrupts, own_names, surroundings, workloads
 from faults.lab import Lab
 from faults.rows import Fault
 
-FAULTS = (
-    *workloads.FAULTS,
-    *own_names.FAULTS,
-    *surroundings.FAULTS,
-    *interrupts.FAULTS,
-)
+FAULTS = (*workloads.FAULTS, *own_names.FAULTS, *surroundings.FAULTS, *interrupts.FAULTS)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.group}: {fault.done}")
