@@ -46,13 +46,15 @@ def attention_varlen(rng: Any, *, dtype: str, prompts: str) -> tuple[Any, ...]:
 
     32 heads of queries share 8 of keys, [tokens, heads, 128]. ``padded`` copies all prompts into
     rows as long as the longest, 5.5 times the tokens and 11.7 times the pairs, and takes the
-    results back. ``loop`` calls torch's fused attention once a prompt, with lengths that the host
-    knows; a short one fills no GPU. ``nested`` is the same call on a jagged tensor, which knows no
-    shared heads: keys and values are repeated. ``varlen`` is ``torch.nn.attention.varlen``, and
-    ``flex`` is flex_attention with the prompts as documents, its blocks found once beforehand.
-    ``triton`` takes the tiles of all prompts in one grid, those that see the most keys first; the
-    order of tiles is made beforehand, as a server makes it once for all layers. ``flash_attn`` and
-    ``flashinfer`` are those packages' kernels.
+    results back. ``loop`` calls torch's fused attention once a prompt, with lengths that the
+    host knows; a short one fills no GPU. ``nested`` is the same call on a jagged tensor, which
+    knows no shared heads: keys and values are repeated. ``varlen`` is
+    ``torch.nn.attention.varlen``, and ``flex`` is flex_attention with the prompts as documents,
+    its blocks found once beforehand. ``triton`` takes the tiles of all prompts in one grid,
+    those that see the most keys first; the order of tiles is made beforehand, as a server makes
+    it once for all layers. ``flash_attn`` and ``flashinfer`` are those packages' kernels. On an
+    H100 ``triton`` takes 629 us, 52 % of the ceiling, ``loop`` 871, ``varlen`` 979 and
+    ``padded`` 5352.
     """
     name, lengths = DTYPES[dtype], LENGTHS[prompts]
     q, k, v, out = (

@@ -56,15 +56,17 @@ def gated_delta(
     """Decay a head's state, let a key's value take the place of what it holds, and read a query.
 
     S = a S (I - b k k') + b v k' and o = S q for each token; two heads of values share one of keys.
-    ``prefill`` takes s tokens from a state on. ``eager`` is what transformers falls back to: each
-    chunk of 64 is a triangular system, solved row by row, and the state goes from chunk to chunk,
-    in fp32. ``triton`` solves all chunks in one kernel and carries the states through a second,
-    where the products of a chunk wait for the chunk before: the longer the sequence and the fewer
-    the heads, the further from either ceiling. Operations are those of the recurrence, of which
-    chunks do more. ``decode`` takes one token for each of b sequences, which reads and writes a
-    state of 128 x 128 numbers a head: a matter of bandwidth. The state behind it goes to an array
-    of its own, since a launch must find its inputs as they were; a server writes it in place.
-    ``fla`` is flash-linear-attention's kernel for either; it always returns fp32 states.
+    ``prefill`` takes s tokens from a state on. ``eager`` is what transformers falls back to:
+    each chunk of 64 is a triangular system, solved row by row, and the state goes from chunk to
+    chunk, in fp32. ``triton`` solves all chunks in one kernel and carries the states through a
+    second, where the products of a chunk wait for the chunk before: the longer the sequence and
+    the fewer the heads, the further from either ceiling. Operations are those of the
+    recurrence, of which chunks do more. ``decode`` takes one token for each of b sequences,
+    which reads and writes a state of 128 x 128 numbers a head: a matter of bandwidth. The state
+    behind it goes to an array of its own, since a launch must find its inputs as they were; a
+    server writes it in place. ``fla`` is flash-linear-attention's kernel for either; it always
+    returns fp32 states. On an H100 ``triton`` takes 362 us for 8192 tokens, ``fla`` 533 us; a
+    decoded token of 64 sequences takes 94 and 111 us, where the states' bytes alone take 80.
     """
     name, (key_heads, heads) = DTYPES[dtype], MODELS[model]
     # As in the model after a convolution: not centred, so that keys of a chunk have much in common.
