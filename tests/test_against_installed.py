@@ -22,6 +22,16 @@ from perfsuite.cli import new_pack
 OURS = PACK.replace("import speed", "import rows\nfrom acme_perf import speed").replace(
     "speed.US[impl]", "(speed.US | rows.US)[impl]"
 )
+AHEAD = """
+import importlib.util, sys
+
+class Ahead:
+    def find_spec(name, path=None, target=None):
+        file = r"{}/kernels/src/rows/__init__.py"
+        return importlib.util.spec_from_file_location(name, file) if name == "rows" else None
+
+sys.meta_path.insert(0, Ahead)
+"""
 ROWS = '[project]\nname = "rows"\nversion = "1"\n'
 KEPT = ("HOME", "LANG", "PATH", "PERFSUITE_LOCKS", "TMPDIR")
 FAST, PLANTED = 100.0, 115.0
@@ -213,6 +223,10 @@ def test_another_environment_is_side_a(installed: Installed) -> None:
     (site / "rows.py").write_text(f"US = {{'two': {FAST}}}\n", encoding="utf-8")
     (site / "rows-0.dist-info").mkdir()
     (site / "rows-0.dist-info" / "METADATA").write_text("Name: rows\nVersion: 0\n", "utf-8")
+    # What is installed here for development may be found by a hook ahead of all others.
+    (here,) = installed.python.parents[1].glob("lib/python*/site-packages")
+    (here / "ahead.pth").write_text("import ahead", "utf-8")
+    (here / "ahead.py").write_text(AHEAD.format(installed.folder), "utf-8")
     installed.write(one=PLANTED, two=PLANTED)
     told = installed.against(f"-env={env}")
     assert told.words == {"one": "same", "two": "slower"}
@@ -223,3 +237,4 @@ def test_another_environment_is_side_a(installed: Installed) -> None:
     told = installed.against("=main", f"--perf-against-env={env}")
     assert told.words == {"one": "slower", "two": "slower"}
     assert str(told.verdict["compared_with"]).endswith(f"(main) in {env}")
+    (here / "ahead.pth").unlink()

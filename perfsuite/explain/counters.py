@@ -191,6 +191,8 @@ def counted(
 
 def _rows(variant: Variant, side: Side, setup: Setup, limit_s: float) -> list[TracedKernel]:
     """Have ncu watch one launch of a variant; return its kernels."""
+    if setup.code(side).python:
+        raise DeviceError("ncu starts no process of another environment")
     limit_s = max(1.0, limit_s)
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="perfsuite-"))

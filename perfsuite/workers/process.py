@@ -63,12 +63,14 @@ DEATH_S = 0.2
 # environment lacks, such as packs, comes from here as well.
 ELSEWHERE = """
 import site, sys
-here, own = {!r}, [*sys.path]
+here, own, hooks = {!r}, [*sys.path], [*sys.meta_path]
 sys.path[:0] = here
 from perfsuite.workers import server
 sys.path[:] = own
 for path in here:
     site.addsitedir(path)
+# Of what is installed here for development, too, the environment's own comes first.
+sys.meta_path.sort(key=lambda hook: hook not in hooks)
 site.PREFIXES.append({!r})  # where CUDA's libraries are looked for
 server.main()
 """
@@ -390,7 +392,9 @@ class Slot(Closable):
         ours, theirs = messages.pair()
         output = tempfile.TemporaryFile()  # noqa: SIM115 - lives with the server
         command = [sys.executable, "-P", "-m", "perfsuite.workers.server"]
+        environment = self._setup.environment()
         if self.python:
+            environment["PYTHONPATH"] = ""  # its folders are in ``here``, behind the other's own
             library = sysconfig.get_path("stdlib")
             system = {library, f"{library}/lib-dynload", ""}
             here = [path for path in sys.path if path not in system and not path.endswith(".zip")]
@@ -401,7 +405,7 @@ class Slot(Closable):
             stdout=output,
             stderr=output,
             pass_fds=[theirs.fileno()],
-            env=self._setup.environment(),
+            env=environment,
             start_new_session=True,
         )
         theirs.close()
