@@ -316,6 +316,15 @@ def test_a_history_that_cannot_be_written_or_leads_nowhere_is_refused(
         History("sqlite:///link.db", tmp_path)
 
 
+@pytest.mark.parametrize("table", ["runs", "points"])
+def test_a_database_that_drops_a_run_is_told_of(lite: History, table: str) -> None:
+    act = f"CREATE TRIGGER t BEFORE INSERT ON {table} BEGIN SELECT RAISE(IGNORE); END"
+    with lite.connected(writes=True) as connection:
+        connection.execute(sa.text(act))
+    with pytest.raises(StoreError, match=f"kept 0 of . rows of table '{table}'"):
+        lite.add(night(0))
+
+
 # Four months of nights of 100 variants and three metrics. Noise of 0.3 % from squares modulo a
 # prime; every 50th series is 2 % up at the end.
 NIGHTS, VARIANTS, METRICS, SHIFTED, SINCE = 120, 100, 3, 50, 105

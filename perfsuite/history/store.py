@@ -402,11 +402,26 @@ class History(Closable):
             new = insert(runs).on_conflict_do_nothing().returning(runs.c.number)
             number = connection.execute(new, _plain(label)).scalar_one_or_none()
             if number is None:
+                self._refuse_loss(connection, 1, runs, runs.c.run == plain(run.id))
                 return False
             placed = [row | {"number": number, "place": n} for n, row in enumerate(rows)]
             if placed:
                 connection.execute(insert(points), placed)
+            self._refuse_loss(connection, len(placed), points, points.c.number == number)
             return True
+
+    def _refuse_loss(
+        self, connection: Connection, rows: int, table: sa.Table, where: sa.ColumnElement[bool]
+    ) -> None:
+        many = select(sa.func.count()).select_from(table).where(where)
+        found = connection.execute(many).scalar_one()
+        if found != rows:
+            raise StoreError(
+                f"the history took a run and kept {found} of {rows} rows of table {table.name!r}",
+                where=self.where,
+                remedy="remove its trigger or rule that drops rows, and store the run again: "
+                "perfsuite history import RUN",
+            )
 
     def series_of(self, variant: str, *, metric: str = "") -> list[Series]:
         """Return the series of a variant: all its metrics or one."""
