@@ -67,13 +67,14 @@ def fp8_grouped_gemm(
 ) -> Any:
     """Multiply each expert's rows by its own weights in fp8, scaled as in ``fp8_block_gemm``.
 
-    ``contiguous`` is prefilling: experts' rows lie one after the other, each from a multiple of
-    128 on. ``masked`` is decoding with CUDA graphs: each expert has room for more rows than it
-    got, and how many it got is known to the GPU alone. ``loop`` calls cuBLAS once an expert, with
-    numbers known to the host. ``rowwise`` is ``torch._scaled_grouped_mm``, which has one scale a
-    row, and ``bf16`` ``torch._grouped_mm`` on what the codes stand for; masked, both multiply all
-    the room there is. ``triton`` and ``gluon`` are the kernels of ``fp8_block_gemm``. What is
-    compared are the rows that experts got.
+    ``contiguous`` is prefilling: experts' rows lie one after the other, each from a multiple of 128
+    on. ``masked`` is decoding with CUDA graphs: each expert has room for more rows than it got,
+    and how many it got is known to the GPU alone. ``loop`` calls cuBLAS once an expert, with
+    numbers known to the host; it copies the expert's scales into the order that cuBLAS wants.
+    ``rowwise`` is ``torch._scaled_grouped_mm``, which has one scale a row, and ``bf16``
+    ``torch._grouped_mm`` on what the codes stand for; masked, both multiply all the room there
+    is. ``triton`` and ``gluon`` are the kernels of ``fp8_block_gemm``. What is compared are the
+    rows that experts got.
     """
     begins = begins_of(layout, experts, rows)
     parts = experts if layout == "masked" else 1
