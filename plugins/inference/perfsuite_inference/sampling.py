@@ -47,8 +47,10 @@ def sampling(rng: Any, *, dtype: str, keep: str, batch: int) -> tuple[Any, ...]:
     the token is the first, in order of words, with which the kept shares exceed that part of their
     sum. How many are kept is returned beside it, for the check. ``torch`` sorts as servers do.
     ``triton`` halves the interval in which the least logit lies, each time with a read of the row
-    that L2 answers. It has one program a row, so that a batch of one is at work on one SM. The
-    numbers are drawn so that sums rounded to fp32 decide alike.
+    that L2 answers. It has one program a row, so that a batch of one is at work on one SM.
+    ``compile`` is ``torch`` compiled: torch 2.11 cannot on a GPU, since a scan of long rows may
+    load no number of the row there. The numbers are drawn so that sums rounded to fp32 decide
+    alike.
     """
     order = rng.rand(batch, VOCAB).argsort()
     values = logits_by_rank(dtype, order.device)

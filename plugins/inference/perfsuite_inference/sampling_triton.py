@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 # Logits that a program holds at a time.
-BLOCK, WARPS = 4096, 8
+BLOCK, WARPS = 16384, 32
 
 _INF = tl.constexpr(math.inf)
 
