@@ -142,9 +142,9 @@ def _loop(ctx: Any, *, layout: str, experts: int, rows: int) -> Any:
     counts, begins = _multiplied(experts, rows), begins_of(layout, experts, rows)
 
     def launch(x: Any, x_scale: Any, w: Any, w_scale: Any, y: Any) -> Any:
-        for begin, count, *of in zip(begins, counts, x_scale, w, w_scale, strict=False):
+        for expert, (begin, count) in enumerate(zip(begins, counts, strict=False)):
             own = slice(begin, begin + count)
-            fp8_block.scaled_mm(x[own], *of, y[own])
+            fp8_block.scaled_mm(x[own], x_scale[expert], w[expert], w_scale[expert], y[own])
         return _got(y, layout, experts, rows)
 
     return launch

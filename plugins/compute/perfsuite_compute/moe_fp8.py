@@ -92,14 +92,13 @@ def _reference(
     impl: str, **_: Any,
 ) -> Any:  # fmt: skip
     """Do so in float64, expert by expert, with routing of its own and what codes stand for."""
-    experts, top, *_ = MODELS[model]
-    coded = (lambda rows: rows) if impl == "eager" else _through_codes
+    experts, top = MODELS[model][:2]
     wide = logits.double()
     least = wide.sort(1).values[:, -top, None]
     shares = torch.where(wide >= least, wide.exp(), 0.0)
     shares /= shares.sum(1, keepdim=True)
     block = torch.ones(BLOCK, BLOCK, dtype=torch.float64, device=x.device)
-    tokens, sums = coded(x.double()), torch.zeros_like(x, dtype=torch.float64)
+    tokens, sums = _kept(x.double(), impl), torch.zeros_like(x, dtype=torch.float64)
     for expert in range(experts):
         first, last = (
             (torch.kron(scale[expert].double(), block) * w[expert].double()).t()
@@ -108,13 +107,15 @@ def _reference(
         own = shares[:, expert].nonzero()[:, 0]
         inner = tokens[own] @ first
         gate, up = inner[:, : len(last)], inner[:, len(last) :]
-        said = coded(gate / (1 + (-gate).exp()) * up) @ last
+        said = _kept(gate / (1 + (-gate).exp()) * up, impl) @ last
         sums[own] += shares[own, expert, None] * said
     return sums
 
 
-def _through_codes(rows: Any) -> Any:
-    """Return what is left of rows in e4m3, with a scale for each 128 numbers."""
+def _kept(rows: Any, impl: str) -> Any:
+    """Return what is left of rows in e4m3 with a scale for each 128 numbers; of eager's, all."""
+    if impl == "eager":
+        return rows
     groups = rows.unflatten(1, (-1, BLOCK))
     step = groups.abs().amax(2, keepdim=True) / 448
     return ((groups / step).to(torch.float8_e4m3fn).double() * step).flatten(1)
