@@ -24,6 +24,7 @@ from perfsuite_compute import (
     gqa_mla,
     grouped_gemm_triton,
     moe_fp8,
+    mx_quantize,
     norm,
     norm_quantize,
     norm_quantize_triton,
@@ -181,6 +182,15 @@ def rows() -> None:
         numbers = wanted.to(codes.dtype).view(torch.uint8).double()
         report(f"fp8 norm {count} {cols} codes", codes.view(torch.uint8), numbers)
         report(f"fused norm {count} {cols} scales", scales, sizes)
+    device = open_device("cpu")
+    for kind in mx_quantize.BLOCK:
+        at: Any = {"format": kind, "model": "tiny", "tokens": 256, "impl": "triton"}
+        built = mx_quantize.mx_quantize.build(device.context(1), **at)
+        given = built.make_inputs(device.rng(1))
+        built.fn(*given)
+        codes, scales = (each.double() for each in built.reference(*given))
+        report(f"{'fp8' if kind == 'mxfp8' else 'fused'} {kind} codes", given[2], codes)
+        report(f"fused {kind} scales", given[3], scales)
 
 
 if __name__ == "__main__":
