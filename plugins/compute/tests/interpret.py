@@ -55,7 +55,7 @@ FUSED: list[tuple[Any, dict[str, tuple[Any, ...]]]] = [
         attention_mask.attention_mask,
         {"mask": ("window", "document", "softcap"), "h": (2,), "s": (17, 301)},
     ),
-    (attention_varlen.attention_varlen, {"prompts": ("small",)}),
+    (attention_varlen.attention_varlen, {"prompts": ("small", "small_chunked")}),
     (gqa_mla.gqa_mla, {"kind": ("mha",), "b": (1,), "s": (65,)}),
     (gqa_mla.gqa_mla, {"kind": ("gqa", "mla"), "b": (1,), "s": (65, 200)}),
     (ssm_scan.ssm_scan, {"b": (2,), "h": (2,), "s": (129, 256, 1000)}),
