@@ -6,8 +6,8 @@ from functools import cache, partial
 from typing import Any
 
 from perfsuite import arch, cuda, operator, package
-from perfsuite.gpu import DTYPES, compiled, torch
-from perfsuite_compute.attention import hidden
+from perfsuite.gpu import DTYPES, torch
+from perfsuite_compute.attention import flex, hidden
 
 _LARGE: dict[str, Any] = {"dtype": "bf16", "b": 2, "h": 16}
 
@@ -73,12 +73,10 @@ def attention_backward(rng: Any, *, dtype: str, b: int, h: int, s: int, d: int, 
 @cache
 def _flex_forward(s: int, place: Any) -> Any:
     from torch._functorch import config
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     # Launches walk back again and again, so that nothing that was kept may be overwritten.
     config.donated_buffer = False
-    blocks = create_block_mask(lambda b, h, i, j: j <= i, None, None, s, s, device=place)
-    return compiled(lambda q, k, v: flex_attention(q, k, v, block_mask=blocks, return_lse=True))
+    return flex(lambda b, h, i, j: j <= i, s, s, place, return_lse=True)
 
 
 def _kept_by_flex(q: Any, k: Any, v: Any) -> Any:

@@ -4,8 +4,8 @@ import inspect
 from typing import Any
 
 from perfsuite import Beats, arch, cuda, operator, package
-from perfsuite.gpu import DTYPES, TRITON, Later, compiled, torch
-from perfsuite_compute.attention import attend64, hidden
+from perfsuite.gpu import DTYPES, TRITON, Later, torch
+from perfsuite_compute.attention import attend64, flex, hidden
 
 # Llama-3-8B's card.
 HEADS, KV_HEADS, D = 32, 8, 128
@@ -22,10 +22,7 @@ LENGTHS = {
 # and one of each prompt that is decoded. Others are whole prompts.
 _DECODED = [length for length in LENGTHS["chat"] if length < max(LENGTHS["chat"])]
 LENGTHS |= {"chunked": (4096, 1003, *_DECODED), "small_chunked": (265, 30, 130, 200)}
-QUERIES = LENGTHS | {
-    "chunked": (1024, 1003, *[1] * len(_DECODED)),
-    "small_chunked": (165, 1, 130, 7),
-}
+QUERIES = {**LENGTHS, "chunked": (1024, 1003, *[1] * 21), "small_chunked": (165, 1, 130, 7)}
 _CHUNKED = ["loop", "varlen", "flex", "triton", "flash_attn", "flashinfer"]
 
 
@@ -33,6 +30,12 @@ def _bounds(prompts: str, place: Any) -> Any:
     """Return where each prompt's queries begin, and its keys, and where the last ones end."""
     each = [(0, *QUERIES[prompts]), (0, *LENGTHS[prompts])]
     return torch.tensor(each, device=place).cumsum(1).to(torch.int32)
+
+
+def _flops(prompts: str, **_: Any) -> int:
+    """Return the operations of the pairs that are seen."""
+    both = zip(QUERIES[prompts], LENGTHS[prompts], strict=True)
+    return 2 * HEADS * D * sum(new * (2 * s - new + 1) for new, s in both)
 
 
 def _memory_bytes(dtype: str, prompts: str, impl: str) -> int:
@@ -54,16 +57,7 @@ def _memory_bytes(dtype: str, prompts: str, impl: str) -> int:
         {"dtype": "fp32", "prompts": "small_chunked", "impl": "loop"},
     ],
     needs=[cuda().when(dtype="bf16"), arch("sm_80+").when(dtype="bf16")],
-    # Of the pairs that are seen.
-    flops=lambda *, prompts: (
-        2
-        * HEADS
-        * D
-        * sum(
-            new * (2 * s - new + 1)
-            for new, s in zip(QUERIES[prompts], LENGTHS[prompts], strict=True)
-        )
-    ),
+    flops=_flops,
     rate_dtype=lambda *, dtype: dtype,
     memory_bytes=_memory_bytes,
     tags=["attention", "prefill", "load_balance", "tensor-cores"],
@@ -191,18 +185,16 @@ def _longest(prompts: str) -> tuple[int, int]:
 
 @attention_varlen.impl(needs=TRITON)
 def _flex(ctx: Any, *, prompts: str) -> Any:
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-
     numbers = torch.arange(len(LENGTHS[prompts]), device=ctx.place)
     sizes = [torch.tensor(of[prompts], device=ctx.place) for of in (QUERIES, LENGTHS)]
     of_query, of_key = (numbers.repeat_interleave(size) for size in sizes)
     # A prompt's last query is at its last key.
     later = (sizes[1].cumsum(0) - sizes[0].cumsum(0))[of_query]
-    blocks = create_block_mask(
-        lambda b, h, i, j: (j <= i + later[i]) & (of_query[i] == of_key[j]),
-        None, None, len(of_query), len(of_key), device=ctx.place,
-    )  # fmt: skip
-    run = compiled(lambda q, k, v: flex_attention(q, k, v, block_mask=blocks, enable_gqa=True))
+
+    def rule(b: Any, h: Any, i: Any, j: Any) -> Any:
+        return (j <= i + later[i]) & (of_query[i] == of_key[j])
+
+    run = flex(rule, len(of_query), len(of_key), ctx.place, enable_gqa=True)
 
     def launch(q: Any, k: Any, v: Any, *_: Any) -> Any:
         return run(*(x.transpose(0, 1)[None] for x in (q, k, v)))[0].transpose(0, 1)

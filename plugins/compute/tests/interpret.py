@@ -184,7 +184,7 @@ def rows() -> None:
         report(f"fused norm {count} {cols} scales", scales, sizes)
     device = open_device("cpu")
     for kind in mx_quantize.BLOCK:
-        at: Any = {"format": kind, "model": "tiny", "tokens": 256, "impl": "triton"}
+        at: Any = {"to": kind, "model": "tiny", "tokens": 256, "impl": "triton"}
         built = mx_quantize.mx_quantize.build(device.context(1), **at)
         given = built.make_inputs(device.rng(1))
         built.fn(*given)
