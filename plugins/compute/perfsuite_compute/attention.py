@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from perfsuite import Beats, arch, cuda, operator
-from perfsuite.gpu import DTYPES, TRITON, Later, torch
+from perfsuite.gpu import DTYPES, TRITON, Later, compiled, torch
 
 _SMALL: dict[str, Any] = {"b": 1, "h": 8, "s": 512, "d": 128}
 _LARGE: dict[str, Any] = {"dtype": "bf16", "b": 4, "h": 32}
@@ -101,6 +101,14 @@ def attend64(q: Any, k: Any, v: Any, out_of_sight: Any, bend: Any = None) -> Any
         weights = scores.sub_(scores.logsumexp(-1, keepdim=True)).exp_()
         torch.mm(weights, v[at].double(), out=result[at])
     return result
+
+
+def flex(rule: Any, queries: int, keys: int, place: Any, **how: Any) -> Any:
+    """Return flex_attention by torch.compile under a mask, its blocks found here and now."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    blocks = create_block_mask(rule, None, None, queries, keys, device=place)
+    return compiled(lambda q, k, v: flex_attention(q, k, v, block_mask=blocks, **how))
 
 
 @attention.reference

@@ -2,12 +2,12 @@
 
 import itertools
 import math
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
-from perfsuite import arch, cuda, operator
+from perfsuite import arch, cuda, operator, package
 from perfsuite.gpu import DTYPES, torch
-from perfsuite_compute.attention import hidden
+from perfsuite_compute.attention import flex, hidden
 
 _LARGE: dict[str, Any] = {"dtype": "bf16", "b": 2, "h": 16}
 
@@ -15,7 +15,7 @@ _LARGE: dict[str, Any] = {"dtype": "bf16", "b": 2, "h": 16}
 @operator(
     nightly=[
         {**_LARGE, "s": 1024, "d": 128},
-        {**_LARGE, "s": 8192, "d": 128, "impl": ["sdpa", "cudnn"]},
+        {**_LARGE, "s": 8192, "d": 128, "impl": ["sdpa", "cudnn", "flex"]},
     ],
     full=[
         {**_LARGE, "s": 1024, "d": [64, 128]},
@@ -42,8 +42,10 @@ def attention_backward(rng: Any, *, dtype: str, b: int, h: int, s: int, d: int, 
     Forward is not part of the launch: its result and each query's normaliser are inputs. ``math``
     is the gradient as it is written, with s x s scores, weights and their gradients in memory.
     ``sdpa`` is FlashAttention-2's backward pass, ``cudnn`` the vendor's, by the operators that
-    autograd calls; both find the scores anew, tile by tile. Keys and values take sums over the
-    queries, and queries over the keys: a kernel that walks one way adds the other up in memory.
+    autograd calls; both find the scores anew, tile by tile. ``flex`` is that of flex_attention by
+    torch.compile, as autograd calls it: what forward kept is an input. Keys and values take sums
+    over the queries, and queries over the keys: a kernel that walks one way adds the other up in
+    memory.
     Of 8192 queries or width 256 ``math`` is not asked: its scores in bf16 are too coarse, and
     single gradients came out wrong on an H200 and an H100. On an H200 ``cudnn`` takes 2.54 ms of
     8192 queries of width 128 (67 % of the tensor cores' rate), ``sdpa`` 4.85.
@@ -57,6 +59,8 @@ def attention_backward(rng: Any, *, dtype: str, b: int, h: int, s: int, d: int, 
         normaliser = scores.masked_fill_(hidden(s, q.device), -math.inf).logsumexp(-1)
         out = scores.sub_(normaliser[..., None]).exp_() @ v.float()
         return q, k, v, grad, out.to(q.dtype), normaliser
+    if impl == "flex":
+        return q, k, v, grad, *_kept_by_flex(q, k, v)
     if impl == "sdpa":
         found = aten._scaled_dot_product_flash_attention(q, k, v, is_causal=True)  # noqa: SLF001
     else:
@@ -64,6 +68,23 @@ def attention_backward(rng: Any, *, dtype: str, b: int, h: int, s: int, d: int, 
             q, k, v, None, compute_log_sumexp=True, is_causal=True
         )
     return q, k, v, grad, found[0], found[1], found[6], found[7]
+
+
+@cache
+def _flex_forward(s: int, place: Any) -> Any:
+    from torch._functorch import config
+
+    # Launches walk back again and again, so that nothing that was kept may be overwritten.
+    config.donated_buffer = False
+    return flex(lambda b, h, i, j: j <= i, s, s, place, return_lse=True)
+
+
+def _kept_by_flex(q: Any, k: Any, v: Any) -> Any:
+    """Return the result, its normaliser, what to walk back from and to, and what forward kept."""
+    leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+    with torch.enable_grad():
+        out, normaliser = _flex_forward(q.shape[2], q.device)(*leaves)
+    return out.detach(), normaliser.detach(), out, *leaves, *out.grad_fn.saved_tensors
 
 
 @attention_backward.reference
@@ -114,3 +135,9 @@ def _cudnn(q: Any, k: Any, v: Any, grad: Any, *kept: Any) -> Any:
     return torch.ops.aten._scaled_dot_product_cudnn_attention_backward(  # noqa: SLF001
         grad, q, k, v, *kept, None, None, None, *[q.shape[2]] * 2, 0.0, True
     )
+
+
+@attention_backward.impl(needs=[package("triton")])
+def _flex(q: Any, k: Any, v: Any, grad: Any, *kept: Any) -> Any:
+    out, *leaves = kept[2:6]
+    return torch.autograd.grad(out, leaves, grad, retain_graph=True)

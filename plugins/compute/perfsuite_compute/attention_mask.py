@@ -5,8 +5,8 @@ from functools import partial
 from typing import Any
 
 from perfsuite import Beats, arch, cuda, operator
-from perfsuite.gpu import DTYPES, TRITON, Later, compiled, torch
-from perfsuite_compute.attention import attend64
+from perfsuite.gpu import DTYPES, TRITON, Later, torch
+from perfsuite_compute.attention import attend64, flex
 
 D = 128
 # A query sees this share of the keys before it; documents begin at these hundredths.
@@ -135,11 +135,8 @@ def _masked(ctx: Any, *, mask: str, s: int) -> Any:
 
 @attention_mask.impl(needs=TRITON, beats=_WINDOW)
 def _flex(ctx: Any, *, mask: str, s: int) -> Any:
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-
-    blocks = create_block_mask(_rule(mask, s, ctx.place), None, None, s, s, device=ctx.place)
     bend = _bend if mask == "softcap" else None
-    run = compiled(lambda q, k, v: flex_attention(q, k, v, score_mod=bend, block_mask=blocks))
+    run = flex(_rule(mask, s, ctx.place), s, s, ctx.place, score_mod=bend)
     return lambda q, k, v, *_: run(q, k, v)
 
 

@@ -25,10 +25,12 @@ def varlen_attention_kernel(
 ):  # fmt: skip
     """Write the attention of one head's BLOCK_M queries of one sequence.
 
-    ``tiles`` says where its sequence begins, where its queries do, and where the sequence ends.
+    ``tiles`` says where the keys of its sequence begin, where these queries do, where those of the
+    sequence end, and how many numbers later a query's own key is.
     """
-    head, tile = tl.program_id(0), tiles + 3 * tl.program_id(1)
+    head, tile = tl.program_id(0), tiles + 4 * tl.program_id(1)
     begin, start_row, end = tl.load(tile), tl.load(tile + 1), tl.load(tile + 2)
+    later = tl.load(tile + 3)
     rows = start_row + tl.arange(0, BLOCK_M)
     q = q_desc.load([start_row, head * D])
     sums = tl.zeros((BLOCK_M, D), dtype=tl.float32)
@@ -36,11 +38,11 @@ def varlen_attention_kernel(
     peak = tl.full((BLOCK_M,), -1.0e30, dtype=tl.float32)
     # Rows behind the end are another sequence's: they see keys that no row of this one does, and
     # are not written.
-    for start in range(begin, tl.minimum(start_row + BLOCK_M, end), BLOCK_N):
+    for start in range(begin, tl.minimum(start_row + BLOCK_M, end) + later, BLOCK_N):
         k = k_desc.load([start, head // group * D])
         scores = tl.dot(q, k.T)
-        if start + BLOCK_N > start_row + 1:
-            columns = start + tl.arange(0, BLOCK_N)
+        if start + BLOCK_N > start_row + later + 1:
+            columns = start - later + tl.arange(0, BLOCK_N)
             scores = tl.where(columns[None, :] <= rows[:, None], scores, -float("inf"))
         powers, sums, total, peak = weigh(scores, scale, sums, total, peak)
         v = v_desc.load([start, head // group * D])
@@ -51,20 +53,21 @@ def varlen_attention_kernel(
     tl.store(out + at, shares.to(out.dtype.element_ty), mask=rows[:, None] < end)
 
 
-def launch(lengths: Sequence[int], place: Any) -> Callable[..., None]:
-    """Return what writes causal attention of sequences of these lengths to out.
+def launch(queries: Sequence[int], keys: Sequence[int], place: Any) -> Callable[..., None]:
+    """Return what writes causal attention of sequences with so many queries and keys to out.
 
-    It takes q, k, v, the sequences' bounds, and out. q and out are [tokens, heads, width], k and v
-    have fewer heads, each for as many heads of q. All are contiguous.
+    Queries are a sequence's last tokens. It takes q, k, v, the sequences' bounds, and out. q and
+    out are [tokens, heads, width], k and v have fewer heads, each for as many heads of q. All are
+    contiguous.
     """
-    ends = [*itertools.accumulate(lengths)]
+    lengths = zip(queries, keys, *map(itertools.accumulate, (queries, keys)), strict=True)
     tiles = [
-        (end - s, start, end)
-        for s, end in zip(lengths, ends, strict=True)
-        for start in range(end - s, end, BLOCK_M)
+        (key_end - s, start, end, key_end - end)
+        for new, s, end, key_end in lengths
+        for start in range(end - new, end, BLOCK_M)
     ]
     # The last queries of the longest see the most keys: no long tile ends alone.
-    tiles.sort(key=lambda tile: tile[0] - tile[1])
+    tiles.sort(key=lambda tile: tile[0] - tile[1] - tile[3])
     order = torch.tensor(tiles, dtype=torch.int32, device=place)
 
     def run(q: Any, k: Any, v: Any, bounds: Any, out: Any) -> None:

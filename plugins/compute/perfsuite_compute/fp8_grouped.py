@@ -70,7 +70,7 @@ def fp8_grouped_gemm(
     ``contiguous`` is prefilling: experts' rows lie one after the other, each from a multiple of 128
     on. ``masked`` is decoding with CUDA graphs: each expert has room for more rows than it got,
     and how many it got is known to the GPU alone. ``loop`` calls cuBLAS once an expert, with
-    numbers known to the host; it copies the expert's scales into the order that cuBLAS wants.
+    numbers known to the host, and the scales of each expert's rows on their own beforehand.
     ``rowwise`` is ``torch._scaled_grouped_mm``, which has one scale a row, and ``bf16``
     ``torch._grouped_mm`` on what the codes stand for; masked, both multiply all the room there
     is. ``triton`` and ``gluon`` are the kernels of ``fp8_block_gemm``. What is compared are the
@@ -78,8 +78,17 @@ def fp8_grouped_gemm(
     """
     begins = begins_of(layout, experts, rows)
     parts = experts if layout == "masked" else 1
-    given = fp8_block.operands(rng, parts, begins[-1] // parts, (experts, n, k), impl)
-    return *given, rng.empty(begins[-1], n, dtype="bfloat16")
+    x, scale, *of_w = fp8_block.operands(rng, parts, begins[-1] // parts, (experts, n, k), impl)
+    if impl == "loop":
+        by_rows = scale.mT.flatten(0, 1)
+        each = zip(begins, _multiplied(experts, rows), strict=False)
+        scale = tuple(by_rows[begin : begin + count].t().contiguous() for begin, count in each)
+    return x, scale, *of_w, rng.empty(begins[-1], n, dtype="bfloat16")
+
+
+def _multiplied(experts: int, rows: int) -> list[int]:
+    # cuBLAS wants a multiple of 4, and what follows an expert's rows is free.
+    return [-(-size // 16) * 16 for size in sizes_of(experts, rows)]
 
 
 def _got(y: Any, layout: str, experts: int, rows: int) -> tuple[Any, ...]:
@@ -95,7 +104,9 @@ def _reference(
 ) -> tuple[Any, ...]:  # fmt: skip
     """Multiply what the codes stand for, one expert at a time."""
     places = layout, experts, rows
-    given = _got(x, *places), _got(x_scale.mT.flatten(0, 1), *places), w, w_scale
+    is_apart = isinstance(x_scale, tuple)
+    scales = [of.t() for of in x_scale] if is_apart else _got(x_scale.mT.flatten(0, 1), *places)
+    given = _got(x, *places), scales, w, w_scale
     block = fp8_block.BLOCK if w_scale.shape[2] > 1 else 1
     return tuple(
         matmul64(fp8_block.dequantise(part, scale, 1), fp8_block.dequantise(weights, of, block).t())
@@ -128,16 +139,12 @@ def _without_the_last_block(*given: Any, **axes: Any) -> tuple[Any, ...]:
 
 @fp8_grouped_gemm.impl(needs=_HOPPER)
 def _loop(ctx: Any, *, layout: str, experts: int, rows: int) -> Any:
-    # Rows of a matrix are a multiple of 4 for cuBLAS, and what follows an expert's is free.
-    counts = [-(-size // 16) * 16 for size in sizes_of(experts, rows)]
-    begins = begins_of(layout, experts, rows)
+    counts, begins = _multiplied(experts, rows), begins_of(layout, experts, rows)
 
     def launch(x: Any, x_scale: Any, w: Any, w_scale: Any, y: Any) -> Any:
         for expert, (begin, count) in enumerate(zip(begins, counts, strict=False)):
             own = slice(begin, begin + count)
-            part, first = divmod(begin, x_scale.shape[2])
-            scale = x_scale[part, :, first : first + count].contiguous()
-            fp8_block.scaled_mm(x[own], scale, w[expert], w_scale[expert], y[own])
+            fp8_block.scaled_mm(x[own], x_scale[expert], w[expert], w_scale[expert], y[own])
         return _got(y, layout, experts, rows)
 
     return launch

@@ -7,6 +7,12 @@ from perfsuite.gpu import TRITON, Later, load, matmul64, sm_count, torch
 
 kernels = Later("perfsuite_compute.skinny_triton")
 _ROWS_OF_A_BLOCK = 8
+# n and k of a layer of other models: Qwen3-8B, Gemma-2-9B and Phi-4 (down), gpt-oss-20b (queries,
+# keys and values as one), DeepSeek-V3 (both latents as one).
+_OTHERS: list[dict[str, Any]] = [
+    {"m": [1, 4, 16, 64, 256], "n": n, "k": k, "impl": "torch"}
+    for n, k in ((4096, 12288), (3584, 14336), (5120, 17920), (5120, 2880), (2112, 7168))
+]
 
 
 # n and k of Llama-3.1-8B: the gate and up projections as one, and the down projection; the latter
@@ -24,6 +30,7 @@ _ROWS_OF_A_BLOCK = 8
         {"m": [4, 64], "n": 4096, "k": 14336, "impl": ["torch", "triton"]},
         {"m": [1, 4, 16, 64], "n": 28672, "k": 4096, "impl": ["torch", "triton"]},
         {"m": 1, "n": 28672, "k": 4096, "impl": "cuda"},
+        *_OTHERS,
     ],
     rate_dtype="bf16",
     tags=["decoding", "split-k"],

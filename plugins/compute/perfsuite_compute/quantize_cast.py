@@ -48,21 +48,24 @@ def reference(x: Any, *_: Any, to: str) -> tuple[Any, Any]:
     # Without the last of fp8, which is no number.
     table = torch.arange(127 + (to == "int8"), dtype=torch.uint8, device=x.device)
     values = table.view(getattr(torch, _TORCH[to])).double()
-    middles = (values[1:] + values[:-1]) / 2
 
     def codes_of(part: Any) -> Any:
         factor = (1 / part.abs().amax(dim=1, keepdim=True)).float().double() * _LARGEST[to]
         scaled = (part * factor.float().double()).float().double()
-        size = scaled.abs()
-        below = torch.bucketize(size, middles)  # how many middles are less
-        # On a middle the even one is right.
-        tie = (below < len(middles)) & (size == middles[below.clamp_max(len(middles) - 1)])
-        code = below + (tie & (below % 2 == 1))
+        code = nearest(scaled.abs(), values)
         negative = code + 128 if to == "fp8" else -code
         return torch.where(torch.signbit(scaled), negative, code).to(torch.uint8)
 
     largest = by_rows(lambda part: part.abs().amax(dim=1), x, _ROWS_AT_ONCE)
     return by_rows(codes_of, x, _ROWS_AT_ONCE), (largest * inverse_of(_LARGEST[to])).float()
+
+
+def nearest(size: Any, values: Any) -> Any:
+    """Return the numbers of the nearest of ``values``, which rise; on a middle the even one."""
+    middles = (values[1:] + values[:-1]) / 2
+    below = torch.bucketize(size, middles)  # how many middles are less
+    tie = (below < len(middles)) & (size == middles[below.clamp_max(len(middles) - 1)])
+    return below + (tie & (below % 2 == 1))
 
 
 @quantize_cast.impl

@@ -24,6 +24,7 @@ from perfsuite_compute import (
     gqa_mla,
     grouped_gemm_triton,
     moe_fp8,
+    mx_quantize,
     norm,
     norm_quantize,
     norm_quantize_triton,
@@ -54,7 +55,7 @@ FUSED: list[tuple[Any, dict[str, tuple[Any, ...]]]] = [
         attention_mask.attention_mask,
         {"mask": ("window", "document", "softcap"), "h": (2,), "s": (17, 301)},
     ),
-    (attention_varlen.attention_varlen, {"prompts": ("small",)}),
+    (attention_varlen.attention_varlen, {"prompts": ("small", "small_chunked")}),
     (gqa_mla.gqa_mla, {"kind": ("mha",), "b": (1,), "s": (65,)}),
     (gqa_mla.gqa_mla, {"kind": ("gqa", "mla"), "b": (1,), "s": (65, 200)}),
     (ssm_scan.ssm_scan, {"b": (2,), "h": (2,), "s": (129, 256, 1000)}),
@@ -181,6 +182,15 @@ def rows() -> None:
         numbers = wanted.to(codes.dtype).view(torch.uint8).double()
         report(f"fp8 norm {count} {cols} codes", codes.view(torch.uint8), numbers)
         report(f"fused norm {count} {cols} scales", scales, sizes)
+    device = open_device("cpu")
+    for kind in mx_quantize.BLOCK:
+        at: Any = {"to": kind, "model": "tiny", "tokens": 256, "impl": "triton"}
+        built = mx_quantize.mx_quantize.build(device.context(1), **at)
+        given = built.make_inputs(device.rng(1))
+        built.fn(*given)
+        codes, scales = (each.double() for each in built.reference(*given))
+        report(f"{'fp8' if kind == 'mxfp8' else 'fused'} {kind} codes", given[2], codes)
+        report(f"fused {kind} scales", given[3], scales)
 
 
 if __name__ == "__main__":
