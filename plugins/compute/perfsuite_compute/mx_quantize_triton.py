@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 # Rows of a program, blocks of each, and warps, by the numbers of a block.
-SETTINGS = {32: (32, 4, 4), 16: (32, 8, 4)}
+SETTINGS = {32: (32, 4, 4), 16: (64, 4, 2)}
 
 
 @triton.jit
