@@ -49,7 +49,7 @@ from perfsuite.packs.find import TAKEN_NAMES, discover
 from perfsuite.packs.select import missing_need
 from perfsuite.packs.select import select as chosen
 from perfsuite.report import files, view
-from perfsuite.report.data import RunView, grouped, read
+from perfsuite.report.data import RunView, read
 from perfsuite.report.terminal import accounts_of, summary
 from perfsuite.run.config import Config, exceptions_of
 from perfsuite.run.expected import find_expected
@@ -69,6 +69,7 @@ from perfsuite.run.project import (
     with_baselines,
 )
 from perfsuite.run.run import Outcome
+from perfsuite.stats import grouped
 from perfsuite.store.baselines import (
     NO_FACTS,
     Baselines,

@@ -123,11 +123,9 @@ def canary_clocks(run: Run) -> tuple[dict[str, float], dict[str, float]]:
 
 
 def _clocks(timings: Sequence[Timing]) -> dict[str, float]:
-    found: dict[str, list[float]] = {}
-    for item in timings:
-        if item.cycles:
-            found.setdefault(item.unit, []).append(item.cycles / item.time_us)
-    return {unit: median(values) for unit, values in found.items()}
+    rates = [(one.unit, one.cycles / one.time_us) for one in timings if one.cycles]
+    by_unit = stats.grouped(rates, lambda one: one[0])
+    return {unit: median(rate for _, rate in some) for unit, some in by_unit.items()}
 
 
 def sampling_of(evidence: Iterable[Evidence]) -> Sampling | None:
@@ -146,11 +144,8 @@ def entries_of(run: Run, given: Iterable[Result] | None = None) -> dict[str, Bas
     variants = {one.id: one.variant for one in run.every}
     own = run.results if given is None else given
     last = {(result.variant, result.stage): result for result in own}
-    measured: dict[str, list[Result]] = {}
-    for result in last.values():
-        measured.setdefault(result.variant, []).append(result)
     entries = {}
-    for name, results in measured.items():
+    for name, results in stats.grouped(last.values(), lambda each: each.variant).items():
         variant, result = variants[name], results[-1]
         evidence = [process for each in results for process in each.evidence]
         time_of = estimate_of(run.facts.device, variant.case.regime, in_turns=result.side is Side.A)

@@ -38,6 +38,7 @@ from perfsuite.run.project import (
     time_of,
     with_baselines,
 )
+from perfsuite.stats import grouped
 from perfsuite.store.baselines import (
     NO_FACTS,
     Baselines,
@@ -286,9 +287,7 @@ def _no_level(one: VariantRun) -> str:
 
 def _nights(rows: Iterable[_Row]) -> list[Night]:
     """Return a variant's nights, oldest first; runs of one date are one night."""
-    dates: dict[str, list[_Row]] = {}
-    for row in rows:
-        dates.setdefault(row[0].started.partition("T")[0], []).append(row)
+    dates = grouped(rows, lambda row: row[0].started.partition("T")[0])
     found = []
     for date, same in sorted(dates.items()):
         newest, one, last = same[-1]

@@ -43,6 +43,7 @@ from perfsuite.model import (
     format_value,
 )
 from perfsuite.run.expected import beside
+from perfsuite.stats import grouped
 from perfsuite.store.codec import encode, round_digits
 from perfsuite.store.files import refusing, unpacked
 
@@ -215,10 +216,8 @@ def read_raw(paths: Iterable[Path]) -> list[Raw]:
             where=", ".join(map(str, files)),
             remedy="name each raw file once, compressed or not",
         )
-    groups: dict[tuple[str, str], list[Night]] = defaultdict(list)
-    for night in nights:
-        groups[night.header.version, night.header.sku.slug].append(night)
-    found = [Raw(tuple(group)) for group in groups.values()]
+    alike = grouped(nights, lambda night: (night.header.version, night.header.sku.slug))
+    found = [Raw(tuple(group)) for group in alike.values()]
     return sorted(found, key=lambda raw: raw.header.started)
 
 

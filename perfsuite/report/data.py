@@ -9,10 +9,10 @@ import math
 import shlex
 import statistics
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 from msgspec import Struct
@@ -46,7 +46,7 @@ from perfsuite.model import (
 )
 from perfsuite.report import view
 from perfsuite.report.view import Mark, mark, tallies
-from perfsuite.stats import estimate, pooled
+from perfsuite.stats import estimate, grouped, pooled
 
 # Without these of the run's options a variant is not there, or is another: as a run keeps them.
 KEPT = (
@@ -66,18 +66,8 @@ MOST_WHY = 300
 # Reasons that the change beside them says, and those that say why the evidence does not decide.
 BESIDE, DOUBTS = {"interval", "time"}, {"clock_lost", "lost", "unconfirmed", "unusable"}
 
-T = TypeVar("T")
-Key = TypeVar("Key", bound=Hashable)
 # What is known of the machine: a name, what it was and what it is.
 Fact = tuple[str, str, str]
-
-
-def grouped(items: Iterable[T], key: Callable[[T], Key]) -> dict[Key, list[T]]:
-    """Return items by what they have in common; groups and members keep their order."""
-    groups: dict[Key, list[T]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return groups
 
 
 def case_of(variant: str) -> str:

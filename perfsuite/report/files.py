@@ -166,8 +166,10 @@ def environment() -> Environment:
     return found
 
 
-def templates(escaped: Callable[[str], str] | None = None) -> Environment:
-    """Return our templates, which escape what they are given: as HTML, or so."""
+def templates(
+    escaped: Callable[[str], str] | None = None, package: str = "perfsuite.report"
+) -> Environment:
+    """Return a package's templates, which escape what they are given: as HTML, or so."""
 
     def finalize(value: object) -> object:
         if escaped is None or isinstance(value, Markup):
@@ -175,7 +177,7 @@ def templates(escaped: Callable[[str], str] | None = None) -> Environment:
         return Markup(escaped(str(value)))  # noqa: S704
 
     found = Environment(
-        loader=PackageLoader("perfsuite.report"),
+        loader=PackageLoader(package),
         autoescape=True,
         finalize=finalize,
         undefined=StrictUndefined,
