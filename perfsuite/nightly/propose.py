@@ -11,19 +11,10 @@ import typer
 from msgspec import Struct
 from msgspec.structs import replace
 
+from perfsuite import model
 from perfsuite.boundary import PerfError, UsageError, user_name
 from perfsuite.judge.compare import Grounds, is_one_level, level_changes
 from perfsuite.judge.noise import entries_of
-from perfsuite.model import (
-    BaselineEntry,
-    Change,
-    Run,
-    Source,
-    Stage,
-    Status,
-    VariantRun,
-    Word,
-)
 from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.report import view
 from perfsuite.report.data import SideView, explained_by
@@ -83,9 +74,9 @@ class Night(NamedTuple):
     """What the runs of one date say of a variant; ``last`` is what the last one does."""
 
     date: str
-    runs: tuple[Run, ...]
-    last: VariantRun
-    entry: BaselineEntry
+    runs: tuple[model.Run, ...]
+    last: model.VariantRun
+    entry: model.BaselineEntry
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -100,9 +91,9 @@ class Finding(Struct, frozen=True, kw_only=True):
     word: str
     why: str
     old: StoredEntry | None
-    entry: BaselineEntry
+    entry: model.BaselineEntry
     nights: Sequence[Night]
-    changes: tuple[Change, ...] = ()
+    changes: tuple[model.Change, ...] = ()
 
     @property
     def is_proposed(self) -> bool:
@@ -110,7 +101,7 @@ class Finding(Struct, frozen=True, kw_only=True):
         return self.word in {"new", "faster", "slower"}
 
     @property
-    def leading(self) -> Change | None:
+    def leading(self) -> model.Change | None:
         """The change that moved furthest, seen from its own threshold."""
         known = [each for each in self.changes if each.threshold or each.theta]
         return max(known, key=lambda each: abs(each.theta) / (each.threshold or 1e-9), default=None)
@@ -161,7 +152,7 @@ class Proposal(Struct, frozen=True, kw_only=True):
 
 
 # What one run says of one variant.
-_Row = tuple[Run, VariantRun, BaselineEntry]
+_Row = tuple[model.Run, model.VariantRun, model.BaselineEntry]
 
 
 class _Product(NamedTuple):
@@ -171,7 +162,9 @@ class _Product(NamedTuple):
     grounds: Grounds
 
 
-def propose(runs: Sequence[Run], root: Path, *, exceptions: Exceptions, terms: Terms) -> Proposal:
+def propose(
+    runs: Sequence[model.Run], root: Path, *, exceptions: Exceptions, terms: Terms
+) -> Proposal:
     """Write what nights say to the baselines' files in ``root``, which git then shows.
 
     Better levels that were confirmed are written at once, others after ``terms.nights``; a worse
@@ -195,7 +188,7 @@ def propose(runs: Sequence[Run], root: Path, *, exceptions: Exceptions, terms: T
         # Of what was confirmed the screen was chosen for its time.
         entries = entries_of(run, [one.last for one in run.variants if one.last])
         for one in run.variants:
-            if one.last is None or one.last.status is Status.SKIPPED:
+            if one.last is None or one.last.status is model.Status.SKIPPED:
                 continue
             baselines, entry = products[skus[one.id].slug].baselines, entries.get(one.id)
             old = baselines.entries.get(one.id)
@@ -224,7 +217,7 @@ def propose(runs: Sequence[Run], root: Path, *, exceptions: Exceptions, terms: T
     )
 
 
-def _products(runs: Sequence[Run], root: Path) -> dict[str, _Product]:
+def _products(runs: Sequence[model.Run], root: Path) -> dict[str, _Product]:
     """Return the SKUs that runs measured; gangs and compilation targets have their own.
 
     The folder says which product a SKU is, if there is one.
@@ -239,7 +232,7 @@ def _products(runs: Sequence[Run], root: Path) -> dict[str, _Product]:
     return products
 
 
-def _refused(runs: Sequence[Run]) -> dict[str, str]:
+def _refused(runs: Sequence[model.Run]) -> dict[str, str]:
     """Say why runs count for nothing, by run.
 
     Shards hold nothing of their own where their merged run is there; of merged runs that share a
@@ -257,7 +250,7 @@ def _refused(runs: Sequence[Run]) -> dict[str, str]:
     return {name: why for name, why in whys.items() if why}
 
 
-def _broken(run: Run) -> str:
+def _broken(run: model.Run) -> str:
     """Say why nothing of a run counts; nothing where it is a whole and quiet night.
 
     What was measured with changes that are in no commit cannot be measured again by anybody.
@@ -271,16 +264,16 @@ def _broken(run: Run) -> str:
     return next((why for why, is_so in simple.items() if is_so), "")
 
 
-def _no_level(one: VariantRun) -> str:
+def _no_level(one: model.VariantRun) -> str:
     """Say why what was measured of a variant tells no level, or nothing."""
     verdict = one.verdict
-    for result in (one.result(Stage.SCREEN), one.last):
-        if result and result.status is not Status.OK:
+    for result in (one.result(model.Stage.SCREEN), one.last):
+        if result and result.status is not model.Status.OK:
             return f"{result.status}: {result.reason}".rstrip(": ")
     if verdict is None:
         return "it was not judged"
     # Nothing decided, of another kind, or over an author's limit, which no baseline would repair.
-    if verdict.word in {Word.UNCLEAR, Word.INCOMPARABLE, Word.OVER_BUDGET}:
+    if verdict.word in {model.Word.UNCLEAR, model.Word.INCOMPARABLE, model.Word.OVER_BUDGET}:
         return f"{verdict.word}: {verdict.reason}"
     return ""
 
@@ -303,7 +296,7 @@ def _nights(rows: Iterable[_Row]) -> list[Night]:
     return found
 
 
-def _code(run: Run, variant: str) -> Source | None:
+def _code(run: model.Run, variant: str) -> model.Source | None:
     return facts_of(run).source_of(variant)
 
 
@@ -359,7 +352,7 @@ def _moved(found: Finding, terms: Terms) -> Finding:
     verdict, nights = found.nights[-1].last.verdict, len(found.nights)
     found = replace(found, word=word, why=f"{nights} nights")
     # A faster level that was confirmed, or counted, needs no second night.
-    if verdict and word == verdict.word == Word.FASTER:
+    if verdict and word == verdict.word == model.Word.FASTER:
         is_counted = any(each.theta < 0 and not each.degrees for each in verdict.changes)
         if verdict.confirmation or is_counted:
             return replace(found, why=CONFIRMED)
@@ -370,14 +363,16 @@ def _moved(found: Finding, terms: Terms) -> Finding:
     return found
 
 
-def _is_sure(change: Change) -> bool:
+def _is_sure(change: model.Change) -> bool:
     """Say whether a change is large enough to move an entry, and certain to be one."""
     is_far = abs(change.theta) > LEAST_SHARE * change.threshold
     return is_far and (change.low > 0 or change.high < 0)
 
 
 def _stay(
-    changes: Sequence[Change], old: BaselineEntry, entries: Sequence[BaselineEntry]
+    changes: Sequence[model.Change],
+    old: model.BaselineEntry,
+    entries: Sequence[model.BaselineEntry],
 ) -> tuple[str, str] | None:
     """Return the word and the reason for which an entry stays, if it does."""
     if all(abs(each.theta) <= LEAST_SHARE * each.threshold for each in changes):

@@ -17,31 +17,11 @@ from msgspec import MsgspecError, Struct, json
 from msgspec import Raw as Undecoded
 from msgspec.structs import replace
 
+from perfsuite import model
 from perfsuite.boundary import StoreError
 from perfsuite.judge.noise import entries_of
 from perfsuite.judge.rule import looks_of, needs_pairs
 from perfsuite.judge.verdict import judge
-from perfsuite.model import (
-    CYCLES,
-    DEVICE_TIME,
-    TIME,
-    BaselineEntry,
-    Block,
-    DeviceFacts,
-    Evidence,
-    Regime,
-    Result,
-    Revision,
-    Run,
-    Settings,
-    Side,
-    Sku,
-    Status,
-    Variant,
-    VariantRun,
-    Verdict,
-    format_value,
-)
 from perfsuite.run.expected import beside
 from perfsuite.stats import grouped
 from perfsuite.store.codec import encode, round_digits
@@ -56,7 +36,7 @@ RETIRED, STRUCTURAL, CUPTI = "Stretch", "structural", "CUPTI"
 SAMPLED = ("launches", "backend", "pace", "sets")
 # The change that tools are compared at: the one nearest to this.
 COMPARED = 0.01
-UNCHANGED = Revision("", "the unchanged code")
+UNCHANGED = model.Revision("", "the unchanged code")
 NO_RAW = "name a file that perfsuite prove wrote"
 
 
@@ -67,10 +47,10 @@ class Header(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     started: str
     commit: str
     code: str = ""
-    sku: Sku
-    facts: DeviceFacts
-    settings: Settings
-    variants: tuple[Variant, ...]
+    sku: model.Sku
+    facts: model.DeviceFacts
+    settings: model.Settings
+    variants: tuple[model.Variant, ...]
     notes: tuple[str, ...] = ()
 
     @property
@@ -174,7 +154,7 @@ class Raw(Struct, frozen=True):
         return [reading for night in self.nights for reading in night.readings]
 
     @property
-    def variants(self) -> dict[str, Variant]:
+    def variants(self) -> dict[str, model.Variant]:
         """The variants of all nights by their ids."""
         return {each.id: each for night in self.nights for each in night.header.variants}
 
@@ -251,11 +231,11 @@ def _lines(path: Path) -> Iterator[Line]:
             raise StoreError(f"has a damaged line: {error}", where=where) from error
 
 
-def wave_of(result: Result, unit: str, *, of_a: Result | None = None) -> Wave:
+def wave_of(result: model.Result, unit: str, *, of_a: model.Result | None = None) -> Wave:
     """Return what is kept of a result, and of side A's beside it: medians of blocks."""
     wave = Wave(variant=result.variant, unit=unit, wall_s=result.wall_s)
     for each in (of_a or result, result):
-        if each.status is not Status.OK or not each.evidence:
+        if each.status is not model.Status.OK or not each.evidence:
             return replace(wave, reason=f"{each.status.value}: {each.reason}")
     phases = [each.phases_s for each in result.evidence]
     busy_s = [each.get("settle", 0.0) + each.get("measure", 0.0) for each in phases]
@@ -268,8 +248,10 @@ def wave_of(result: Result, unit: str, *, of_a: Result | None = None) -> Wave:
     )
 
 
-def _process(evidence: Evidence) -> Process:
-    times_us, cycles, device_us = map(evidence.samples, (TIME.name, CYCLES.name, DEVICE_TIME.name))
+def _process(evidence: model.Evidence) -> Process:
+    times_us, cycles, device_us = map(
+        evidence.samples, (model.TIME.name, model.CYCLES.name, model.DEVICE_TIME.name)
+    )
     kept = [tuple(map(round_digits, block)) for block in times_us]
     return Process(
         time_us=_medians(times_us),
@@ -283,11 +265,13 @@ def _medians(blocks: Sequence[Sequence[float]]) -> tuple[float, ...]:
     return tuple(round_digits(median(block)) for block in blocks if block)
 
 
-def result_of(variant: Variant, wave: Wave, side: Side = Side.B, most: int | None = None) -> Result:
+def result_of(
+    variant: model.Variant, wave: Wave, side: model.Side = model.Side.B, most: int | None = None
+) -> model.Result:
     """Return a recorded wave as the result of a screen, or the first so many of its processes."""
-    processes = wave.processes if side is Side.B else wave.beside
+    processes = wave.processes if side is model.Side.B else wave.beside
     evidence = [
-        Evidence(
+        model.Evidence(
             slot=0,
             seed=0,
             unit=wave.unit,
@@ -296,27 +280,27 @@ def result_of(variant: Variant, wave: Wave, side: Side = Side.B, most: int | Non
         )
         for process in processes[:most]
     ]
-    return Result(
+    return model.Result(
         variant=variant.id,
-        status=Status.OK,
+        status=model.Status.OK,
         evidence=tuple(evidence),
         case_version=variant.case.version,
         side=side,
     )
 
 
-def _block(process: Process, index: int) -> Block:
+def _block(process: Process, index: int) -> model.Block:
     device_us = process.device_us[index : index + 1]
-    return Block(
+    return model.Block(
         time_us=process.samples_us[index] if process.samples_us else (process.time_us[index],),
         cycles=process.cycles[index : index + 1],
-        metrics={DEVICE_TIME.name: device_us} if device_us else {},
+        metrics={model.DEVICE_TIME.name: device_us} if device_us else {},
     )
 
 
-def run_of(header: Header, *variants: VariantRun) -> Run:
+def run_of(header: Header, *variants: model.VariantRun) -> model.Run:
     """Return variants as a run of the proof's device has them."""
-    return Run(
+    return model.Run(
         id="proof",
         started="",
         command="",
@@ -327,19 +311,21 @@ def run_of(header: Header, *variants: VariantRun) -> Run:
     )
 
 
-def entry_of(header: Header, variant: Variant, waves: Sequence[Wave]) -> BaselineEntry:
+def entry_of(header: Header, variant: model.Variant, waves: Sequence[Wave]) -> model.BaselineEntry:
     """Return waves as the product would store them as a baseline."""
     results = [result_of(variant, wave) for wave in waves]
     whole = replace(results[0], evidence=tuple(e for each in results for e in each.evidence))
-    return entries_of(run_of(header, VariantRun(variant=variant, results=(whole,))))[variant.id]
+    return entries_of(run_of(header, model.VariantRun(variant=variant, results=(whole,))))[
+        variant.id
+    ]
 
 
-def verdict_of_pairs(header: Header, variant: Variant, wave: Wave) -> Verdict | None:
+def verdict_of_pairs(header: Header, variant: model.Variant, wave: Wave) -> model.Verdict | None:
     """Return what pairs come to, of which the product takes more until it is plain."""
     step, found = looks_of(header.settings).step, None
     for count in range(step, len(wave.beside) + 1, step):
-        sides = tuple(result_of(variant, wave, side, count) for side in Side)
-        run = run_of(header, VariantRun(variant=variant, results=sides))
+        sides = tuple(result_of(variant, wave, side, count) for side in model.Side)
+        run = run_of(header, model.VariantRun(variant=variant, results=sides))
         found = next(iter(judge(beside(replace(run, against=UNCHANGED)))), None)
         if found is None or not needs_pairs(found):
             break
@@ -350,15 +336,15 @@ class Ladder(NamedTuple):
     """Variants of a case that differ in ``change`` only, by it; that of 0 is the base."""
 
     name: str
-    variants: dict[float, Variant]
+    variants: dict[float, model.Variant]
 
     @property
-    def base(self) -> Variant:
+    def base(self) -> model.Variant:
         """The variant to which nothing was added."""
         return self.variants[0.0]
 
     @property
-    def compared(self) -> Variant:
+    def compared(self) -> model.Variant:
         """The variant that tools are compared at."""
         changes = [change for change in self.variants if change]
         return self.variants[min(changes, key=lambda each: abs(each - COMPARED))]
@@ -366,15 +352,15 @@ class Ladder(NamedTuple):
     @property
     def is_host_timed(self) -> bool:
         """Say whether the host takes its times."""
-        return self.base.case.regime is Regime.END_TO_END
+        return self.base.case.regime is model.Regime.END_TO_END
 
 
-def ladders_of(variants: Iterable[Variant]) -> list[Ladder]:
+def ladders_of(variants: Iterable[model.Variant]) -> list[Ladder]:
     """Group variants; those without a base or without a change are left out."""
-    groups: dict[str, dict[float, Variant]] = defaultdict(dict)
+    groups: dict[str, dict[float, model.Variant]] = defaultdict(dict)
     for variant in variants:
         if CHANGE in variant.axes and STRUCTURAL not in variant.case.tags:
-            others = [format_value(v) for k, v in variant.axes.items() if k != CHANGE]
+            others = [model.format_value(v) for k, v in variant.axes.items() if k != CHANGE]
             name = " ".join((variant.case.name, *others))
             groups[name][float(variant.axes[CHANGE])] = variant
     ladders = [Ladder(name, dict(sorted(group.items()))) for name, group in groups.items()]
