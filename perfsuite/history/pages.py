@@ -25,8 +25,7 @@ from perfsuite.run.config import Config
 from perfsuite.run.project import find_project, say, say_table, stored_run, with_baselines
 from perfsuite.run.run import why
 from perfsuite.stats import grouped
-from perfsuite.store.codec import encode
-from perfsuite.store.files import refusing, replace_file
+from perfsuite.store.files import encode, refusing, replace_file
 from perfsuite.store.git import remote_of
 
 if TYPE_CHECKING:

@@ -32,8 +32,7 @@ from perfsuite.judge.noise import entries_of
 from perfsuite.run.config import text_of
 from perfsuite.stats import MAD_TO_SD
 from perfsuite.store.baselines import Baselines, Root, runs_of
-from perfsuite.store.codec import encode
-from perfsuite.store.files import Closable, is_absent, refusing
+from perfsuite.store.files import Closable, encode, is_absent, refusing
 from perfsuite.store.sku import skus_of
 
 if TYPE_CHECKING:

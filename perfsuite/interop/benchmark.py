@@ -19,7 +19,7 @@ from perfsuite.boundary import DeviceError, UsageError
 from perfsuite.devices.protocol import Device, least_us, open_device, own_ns, sampled
 from perfsuite.engine.calibrate import ISSUE_MARGIN
 from perfsuite.model import TIME, Regime, Run, Status, built_in
-from perfsuite.store.codec import encode
+from perfsuite.store.files import encode
 from perfsuite.store.sku import sku_of
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import structs
 
 from perfsuite import model, stats
-from perfsuite.store.codec import round_digits
+from perfsuite.store.files import round_digits
 
 # Where canaries are measured.
 ENDS = (model.Stage.CANARY_START, model.Stage.CANARY_END)

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from perfsuite import API_VERSION, boundary, hooks, model
 from perfsuite.packs.declare import Implementation, Operator
 from perfsuite.packs.find import GROUP, Fault
-from perfsuite.store.codec import convert, encode, read_json, read_stored
+from perfsuite.store.files import convert, encode, read_json, read_stored
 
 T = TypeVar("T")
 

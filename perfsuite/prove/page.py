@@ -31,10 +31,11 @@ from perfsuite.model import (
     Word,
     seconds_of,
 )
-from perfsuite.prove.raw import (
+from perfsuite.prove.collect import (
     Ladder,
     Raw,
     Wave,
+    collect,
     entry_of,
     ladders_of,
     read_raw,
@@ -455,8 +456,6 @@ def prove(
     What was measured is pooled with what its folder holds. A folder may be named, too.
     """
     if not raw:
-        from perfsuite.prove.collect import collect
-
         try:
             budget_s = seconds_of(time)
         except ValueError as error:

@@ -27,8 +27,7 @@ from perfsuite.report import data, view
 from perfsuite.report.data import MOST_WHY, Measured, RunView, VariantView
 from perfsuite.report.groups import Group, advice, groups_of
 from perfsuite.report.view import Mark
-from perfsuite.store.codec import encode, schema_of
-from perfsuite.store.files import inside, opened, refusing, replace_file
+from perfsuite.store.files import encode, inside, opened, refusing, replace_file, schema_of
 
 # Of verdict.json: a new key is no new schema, another meaning is.
 SCHEMA = 2
