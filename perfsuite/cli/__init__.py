@@ -29,7 +29,6 @@ import perfsuite
 from perfsuite.boundary import PerfError, UsageError, user_name
 from perfsuite.devices.protocol import listed
 from perfsuite.hooks import features
-from perfsuite.judge.compare import differing
 from perfsuite.judge.noise import entries_of
 from perfsuite.judge.verdict import judge
 from perfsuite.model import (
@@ -83,7 +82,7 @@ from perfsuite.store.baselines import (
 )
 from perfsuite.store.files import refusing, replace_file
 from perfsuite.store.runs import last_run, list_runs, load_run
-from perfsuite.store.sku import differs, sku_for, sku_of
+from perfsuite.store.sku import differing, differs, sku_for, sku_of
 from perfsuite.workers.units import lock, open_panels, products_of, resolved, spoilers
 
 app = typer.Typer(

@@ -84,16 +84,6 @@ class Grounds:
     call: int = 0
 
 
-def differing(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
-    """Return what of the environment is another than when the baseline was measured."""
-    return tuple(sorted(key for key in before.keys() & now.keys() if before[key] != now[key]))
-
-
-def version_changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
-    """Return what of the environment is another, with both versions."""
-    return tuple(f"{name} {before[name]} -> {now[name]}" for name in differing(before, now))
-
-
 def time_limits(work_class: str, entry: BaselineEntry, facts: DeviceFacts) -> Limits:
     """Return the limits of a variant's time, by its class of work and by who times it."""
     if not facts.is_host and work_class in {COLLECTIVE, TRANSFER}:
