@@ -36,31 +36,7 @@ from perfsuite.run.project import (
     with_baselines,
 )
 from perfsuite.stats import grouped
-from perfsuite.store.baselines import (
-    NO_FACTS,
-    Baselines,
-    RunFacts,
-    Standing,
-    StoredEntry,
-    facts_of,
-    folders_in,
-    has_sku,
-    locked,
-    merge,
-    other_kind,
-    other_sampling,
-    pack_path,
-    packs_in,
-    pooled_entry,
-    read_pack,
-    read_runs,
-    read_sku,
-    run_path,
-    runs_in,
-    runs_of,
-    sku_folder,
-    write_entries,
-)
+from perfsuite.store import baselines as store
 from perfsuite.store.files import refusing, replace_file
 from perfsuite.store.runs import list_runs, load_run
 from perfsuite.store.sku import differs, skus_of
@@ -103,7 +79,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     variant: str
     word: str
     why: str
-    old: StoredEntry | None
+    old: store.StoredEntry | None
     entry: model.BaselineEntry
     nights: Sequence[Night]
     changes: tuple[model.Change, ...] = ()
@@ -126,7 +102,7 @@ class Finding(Struct, frozen=True, kw_only=True):
         values = [(unit, row) for time in found if time for unit, row in time.values.items()]
         return [(unit, value) for unit, row in values for value in row]
 
-    def origin(self, before: Mapping[str, RunFacts]) -> str:
+    def origin(self, before: Mapping[str, store.RunFacts]) -> str:
         """Say the runs behind an entry, the commits between, and what the change is made of."""
         runs = [run for night in self.nights for run in night.runs]
         told = [f"from {', '.join(run.id for run in runs)}"]
@@ -156,7 +132,7 @@ class Proposal(Struct, frozen=True, kw_only=True):
     left_out: Mapping[tuple[str, str], str]
     earlier: Mapping[str, Sequence[str]]
     written: Sequence[Path]
-    before: Mapping[str, RunFacts]
+    before: Mapping[str, store.RunFacts]
 
     @property
     def newest(self) -> str:
@@ -171,7 +147,7 @@ _Row = tuple[model.Run, model.VariantRun, model.BaselineEntry]
 class _Product(NamedTuple):
     """One SKU: its entries, and how nights are compared with them."""
 
-    baselines: Baselines
+    baselines: store.Baselines
     grounds: Grounds
 
 
@@ -205,7 +181,7 @@ def propose(
                 continue
             baselines, entry = products[skus[one.id].slug].baselines, entries.get(one.id)
             old = baselines.entries.get(one.id)
-            since = max(runs_of([old])) if old else ""
+            since = max(store.runs_of([old])) if old else ""
             why = differs(baselines.sku.facts, skus[one.id].facts) or _no_level(one)
             if why := str(away[one.id].excepted) if one.id in away else why:
                 left_out[one.id, run.id] = why
@@ -239,8 +215,10 @@ def _products(runs: Sequence[model.Run], root: Path) -> dict[str, _Product]:
     found = {sku.slug: (run, sku) for run, sku in skus}
     products = {}
     for slug, (run, sku) in found.items():
-        folder = sku_folder(root, slug)
-        baselines = Baselines.load([root], read_sku(folder) if has_sku(folder) else sku)
+        folder = store.sku_folder(root, slug)
+        baselines = store.Baselines.load(
+            [root], store.read_sku(folder) if store.has_sku(folder) else sku
+        )
         products[slug] = _Product(baselines, Grounds(facts=run.facts, slug=slug))
     return products
 
@@ -302,15 +280,15 @@ def _nights(rows: Iterable[_Row]) -> list[Night]:
             (run, entry)
             for run, _, entry in same
             if run is newest
-            or (not other_kind(entry, last) and is_same_code(_code(run, one.id), code))
+            or (not store.other_kind(entry, last) and is_same_code(_code(run, one.id), code))
         ]
         runs, entries = zip(*alike, strict=True)
-        found.append(Night(day, runs, one, pooled_entry(entries)))
+        found.append(Night(day, runs, one, store.pooled_entry(entries)))
     return found
 
 
 def _code(run: model.Run, variant: str) -> model.Source | None:
-    return facts_of(run).source_of(variant)
+    return store.facts_of(run).source_of(variant)
 
 
 def _finding(nights: Sequence[Night], product: _Product, terms: Terms) -> Finding:
@@ -320,7 +298,7 @@ def _finding(nights: Sequence[Night], product: _Product, terms: Terms) -> Findin
     level, variant, grounds = [last], last.last.variant, product.grounds
     for night in reversed(earlier):
         entries = [each.entry for each in level]
-        if other_kind(night.entry, last.entry) or not is_one_level(
+        if store.other_kind(night.entry, last.entry) or not is_one_level(
             variant, night.entry, entries, grounds
         ):
             break
@@ -335,7 +313,7 @@ def _finding(nights: Sequence[Night], product: _Product, terms: Terms) -> Findin
         word="new",
         why="it has no entry",
         old=old,
-        entry=pooled_entry([night.entry for night in kept]),
+        entry=store.pooled_entry([night.entry for night in kept]),
         nights=level,
     )
     if old is None:
@@ -345,17 +323,17 @@ def _finding(nights: Sequence[Night], product: _Product, terms: Terms) -> Findin
     # Other work has another time, which says nothing of the old one.
     if (was := old.case_version) != (version := last.entry.case_version):
         return replace(found, why=f"case version was {was} and is {version}")
-    if why := other_sampling(old, last.entry):
+    if why := store.other_sampling(old, last.entry):
         return replace(found, why=why)
     found = replace(found, changes=level_changes(variant, old, entries, grounds))
     if stay := _stay(found.changes, old, entries):
         # Metrics that came or went are recorded where nothing else moves with them.
-        kind = other_kind(replace(old, state=found.entry.state), found.entry)
+        kind = store.other_kind(replace(old, state=found.entry.state), found.entry)
         word, why = ("new", kind) if kind and stay[0] == "same" else stay
         return replace(found, word=word, why=why)
-    before = product.baselines.runs.get(old.run, NO_FACTS).source_of(variant.id)
-    standing = Standing.ONE_CODE if is_same_code(before, code) else Standing.OTHER
-    return _moved(replace(found, entry=merge(old, found.entry, standing)[0]), terms)
+    before = product.baselines.runs.get(old.run, store.NO_FACTS).source_of(variant.id)
+    standing = store.Standing.ONE_CODE if is_same_code(before, code) else store.Standing.OTHER
+    return _moved(replace(found, entry=store.merge(old, found.entry, standing)[0]), terms)
 
 
 def _moved(found: Finding, terms: Terms) -> Finding:
@@ -404,16 +382,18 @@ def _write(
 ) -> tuple[Path, ...]:
     """Write what is proposed for a SKU."""
     sku = product.baselines.sku
-    folder = sku_folder(root, sku.slug)
-    with locked(folder):
+    folder = store.sku_folder(root, sku.slug)
+    with store.locked(folder):
         entries = {
-            each.variant: StoredEntry.of(each.entry, acceptance_of(_reason(each, terms), terms.by))
+            each.variant: store.StoredEntry.of(
+                each.entry, acceptance_of(_reason(each, terms), terms.by)
+            )
             for each in proposed
         }
-        used = runs_of(entries.values())
+        used = store.runs_of(entries.values())
         seen = (run for each in proposed for night in each.nights for run in night.runs)
         runs = {run.id: run for run in seen if run.id in used}
-        return write_entries(list(runs.values()), sku, folder, entries)
+        return store.write_entries(list(runs.values()), sku, folder, entries)
 
 
 def _reason(found: Finding, terms: Terms) -> str:
@@ -503,7 +483,7 @@ def problems_in(
     variants must have entries where others of the same case and needs have one.
     """
     known = {pack.name: pack for pack in packs}
-    for folder in (root / name for name in folders_in(root)):
+    for folder in (root / name for name in store.folders_in(root)):
         try:
             yield from _of_folder(folder, known, today=today, older_than=older_than, tier=tier)
         except StoreError as error:
@@ -535,41 +515,44 @@ def _of_folder(
     tier: model.Tier | None,
 ) -> Iterator[StoreError]:
     """Yield what is wrong with one SKU: its packs' files, entries and runs."""
-    stored: dict[str, StoredEntry] = {}
+    stored: dict[str, store.StoredEntry] = {}
     is_whole = True
     try:
-        read_sku(folder)
+        store.read_sku(folder)
     except StoreError as error:
         yield error
-    for name in packs_in(folder):
+    for name in store.packs_in(folder):
         try:
-            own = read_pack(folder, name)
+            own = store.read_pack(folder, name)
         except StoreError as error:
             is_whole = False
             yield error
             continue
         stored |= own
-        path = str(pack_path(folder, name))
+        path = str(store.pack_path(folder, name))
         found = (*_of_pack(name, packs.get(name), own, tier), *_aged(own, today, older_than))
         yield from (StoreError(what, where=path, remedy=remedy) for what, remedy in found)
-    of_run = Counter(run for each in stored.values() for run in runs_of([each]))
+    of_run = Counter(run for each in stored.values() for run in store.runs_of([each]))
     for run, many in sorted(of_run.items()):
         try:
-            if not read_runs(folder, [run]):
+            if not store.read_runs(folder, [run]):
                 what = f"entries come from run {run!r}, of which no file is kept: {many}"
-                where = str(run_path(folder, run))
+                where = str(store.run_path(folder, run))
                 yield StoreError(what, where=where, remedy="restore it from git")
         except StoreError as error:
             yield error
     # What a damaged file refers to is not known.
-    for left in runs_in(folder) if is_whole else ():
+    for left in store.runs_in(folder) if is_whole else ():
         if left.stem not in of_run:
             what = f"no entry comes from run {left.stem!r}"
             yield StoreError(what, where=str(left), remedy="remove the file")
 
 
 def _of_pack(
-    name: str, pack: model.Pack | None, own: Mapping[str, StoredEntry], tier: model.Tier | None
+    name: str,
+    pack: model.Pack | None,
+    own: Mapping[str, store.StoredEntry],
+    tier: model.Tier | None,
 ) -> Iterator[tuple[str, str]]:
     """Yield which entries of a pack are stale or missing, and what to do about it."""
     if pack is None or pack.error:
@@ -596,7 +579,7 @@ def _of_pack(
 
 
 def _aged(
-    own: Mapping[str, StoredEntry], today: date, older_than: int
+    own: Mapping[str, store.StoredEntry], today: date, older_than: int
 ) -> Iterator[tuple[str, str]]:
     """Yield which entries nobody has looked at for long."""
     for variant, stored in own.items():

@@ -220,14 +220,11 @@ def case(
     """
     points = {model.Tier.SMOKE: smoke, model.Tier.NIGHTLY: nightly, model.Tier.FULL: full}
     axes = fields.get("axes")
-    if axes is not None:
-        points = _by_axes(points, fields)
-
-    def wrap(build: Function) -> model.Case:
-        every = ((tier, each) for tier, some in points.items() for each in grid(some))
-        return _case(build, _axes_of(build) if axes is None else axes, every, fields)
-
-    return wrap
+    if axes is None:
+        every = [(tier, each) for tier, some in points.items() for each in grid(some)]
+    else:
+        every = _by_axes(points, fields)
+    return lambda build: _case(build, _axes_of(build) if axes is None else axes, every, fields)
 
 
 def _case(
@@ -254,17 +251,20 @@ def _case(
     return model.Case(build=build, axes=values, points=points, **fields)
 
 
-def _by_axes(points: Mapping[model.Tier, Any], fields: dict[str, Any]) -> dict[model.Tier, Points]:
+def _by_axes(
+    points: Mapping[model.Tier, Any], fields: dict[str, Any]
+) -> list[tuple[model.Tier, dict[str, model.Scalar]]]:
     """Return points as packs of API 1 say them: products of axes, and what is left out of them."""
     told = "case(axes=...) goes with API 3: list the points of each tier, as operator says"
     with suppress(DeprecationWarning):  # where warnings are errors an old pack would be none
         warnings.warn(told, DeprecationWarning, stacklevel=3)
     axes, only = fields.pop("axes"), fields.pop("only", None)
-    every = {
-        tier: grid({name: [*values] for name, values in {**axes, **dict(some)}.items()})
+    return [
+        (tier, each)
         for tier, some in points.items()
-    }
-    return {tier: [p for p in some if not only or only(**p)] for tier, some in every.items()}
+        for each in grid({name: [*values] for name, values in {**axes, **dict(some)}.items()})
+        if not only or only(**each)
+    ]
 
 
 def _axes_of(function: Function) -> tuple[str, ...]:

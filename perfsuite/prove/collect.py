@@ -29,7 +29,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perfsuite import model
-from perfsuite.boundary import StoreError, UsageError
+from perfsuite.boundary import StoreError, UsageError, in_a_line
 from perfsuite.devices.protocol import Device, automatic, open_device
 from perfsuite.engine.measure import Session
 from perfsuite.judge.noise import entries_of
@@ -709,8 +709,7 @@ def answers(given: msgspec.Raw) -> list[Reading]:
         try:
             said: dict[str, Any] = {"time_us": tools[tool](order, launches)}
         except Exception as error:  # noqa: BLE001 - whatever a tool has against this machine
-            first = str(error).partition("\n")[0]
-            said = {"reason": f"{type(error).__name__}: {first}"}
+            said = {"reason": in_a_line(error)}
         found.append(order.reading(tool, seconds=round(time.monotonic() - started, 4), **said))
     return found
 
