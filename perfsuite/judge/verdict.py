@@ -9,24 +9,7 @@ from statistics import median
 
 from msgspec import structs
 
-from perfsuite.judge.compare import (
-    BROKEN,
-    CLOCK,
-    TIMES,
-    Grounds,
-    Policy,
-    Shift,
-    exact_changes,
-    over_budget,
-    shifts_of,
-)
-from perfsuite.judge.noise import (
-    canary_clocks,
-    estimate_of,
-    sampling_of,
-    values_of,
-    values_of_entry,
-)
+from perfsuite.judge import compare, noise
 from perfsuite.judge.rule import LIMITS, MISS, USUAL, Difference, difference, looks_of, within
 from perfsuite.model import (
     ENERGY,
@@ -54,22 +37,22 @@ from perfsuite.stats import hodges_lehmann
 from perfsuite.store.sku import differs
 
 # The word where no shifts are judged, the reasons for it, changes without noise, and with it.
-Drafted = tuple[Word, list[Reason], list[Change], list[Shift]]
+Drafted = tuple[Word, list[Reason], list[Change], list[compare.Shift]]
 
 
 def judge(
-    run: Run, stage: Stage | None = None, *, policy: Policy | None = None
+    run: Run, stage: Stage | None = None, *, policy: compare.Policy | None = None
 ) -> tuple[Verdict, ...]:
     """Return a verdict for each variant that ended ok, by what the run expects of it, in order.
 
     The results are of one ``stage``, or the last of each variant: evidence of two is never mixed,
     but of sides that took turns all pairs count.
     """
-    grounds = Grounds(
+    grounds = compare.Grounds(
         facts=run.facts,
         slug=run.sku.slug,
-        policy=policy or Policy(),
-        clocks=canary_clocks(run),
+        policy=policy or compare.Policy(),
+        clocks=noise.canary_clocks(run),
         call=looks_of(run.settings).call,
     )
     return tuple(
@@ -87,20 +70,20 @@ def _judged(one: VariantRun, stage: Stage | None) -> Result | None:
 # One variant, metric by metric.
 
 
-def _drafted(one: VariantRun, result: Result, grounds: Grounds) -> Drafted:
+def _drafted(one: VariantRun, result: Result, grounds: compare.Grounds) -> Drafted:
     """Compare a variant by a result of it that is ok; unusable samples are a ValueError."""
     case, held, entry = one.variant.case, one.expected, one.entry
     is_timed = case.regime is not Regime.EXACT
-    if is_timed and not values_of(result):
+    if is_timed and not noise.values_of(result):
         return Word.UNCLEAR, [because("no_samples")], [], []
-    budget = over_budget(case, result)
+    budget = compare.over_budget(case, result)
     reasons = [budget] if budget else []
     unrelated = _unrelated(one, result, grounds.facts)
     if unrelated or entry is None:
         word, reason = unrelated or (Word.NEW, because("no_entry", source=held.source))
         return word, [*reasons, reason], [], []
     told = _told(result, case.metrics)
-    exact = exact_changes(told, entry, case.metrics)
+    exact = compare.exact_changes(told, entry, case.metrics)
     reasons += [
         because(
             # A share of nothing says nothing.
@@ -113,11 +96,11 @@ def _drafted(one: VariantRun, result: Result, grounds: Grounds) -> Drafted:
         )
         for change in exact
     ]
-    if is_timed and not values_of_entry(entry):
+    if is_timed and not noise.values_of_entry(entry):
         return Word.NEW, [*reasons, because("no_time", source=held.source)], exact, []
     # The case's own metrics that the baseline has and this run lacks.
     lost = tuple(m.name for m in case.metrics if m.name in entry.metrics and not told[m.name])
-    sampling = sampling_of(result.evidence)
+    sampling = noise.sampling_of(result.evidence)
     if entry.sampling and sampling and sampling != entry.sampling:
         why = because("sampling", before=str(entry.sampling), now=str(sampling))
         return Word.INCOMPARABLE, [*reasons, why], exact, []
@@ -125,10 +108,12 @@ def _drafted(one: VariantRun, result: Result, grounds: Grounds) -> Drafted:
         reasons.append(because("lost", metrics=lost))
     elif not is_timed and not exact:
         reasons.append(because("counted", count=len(entry.metrics)))
-    shifts = list[Shift]()
+    shifts = list[compare.Shift]()
     if is_timed:
-        time_of = estimate_of(grounds.facts.device, case.regime, in_turns=held.in_turns)
-        shifts, more = shifts_of(one, entry, lambda m: values_of(result, m, time_of), grounds)
+        time_of = noise.estimate_of(grounds.facts.device, case.regime, in_turns=held.in_turns)
+        shifts, more = compare.shifts_of(
+            one, entry, lambda m: noise.values_of(result, m, time_of), grounds
+        )
         reasons += more
     return Word.UNCLEAR if lost else Word.SAME, reasons, exact, shifts
 
@@ -162,7 +147,7 @@ def _unrelated(one: VariantRun, result: Result, facts: DeviceFacts) -> tuple[Wor
 # The verdict on all metrics of a variant.
 
 
-def _verdict(one: VariantRun, result: Result, grounds: Grounds) -> Verdict:
+def _verdict(one: VariantRun, result: Result, grounds: compare.Grounds) -> Verdict:
     """Return the verdict on a variant by a result of it that is ok."""
     in_turns, fail_on = one.expected.in_turns, grounds.policy.fail_on
     try:
@@ -176,11 +161,11 @@ def _verdict(one: VariantRun, result: Result, grounds: Grounds) -> Verdict:
         word, shifts = word if exact else Word.UNCLEAR, []
         reasons.append(because("stored_time"))
     for shift in shifts:
-        if shift.metric in TIMES or not shift.word.stayed:
+        if shift.metric in compare.TIMES or not shift.word.stayed:
             reasons += _reasons(shift, is_pair=in_turns)
     said = {shift.metric: shift.word for shift in shifts}
     if said.get(TIME, Word.UNCLEAR).stayed:
-        power = {ENERGY: "more_power", CLOCK: "lower_clock"}
+        power = {ENERGY: "more_power", compare.CLOCK: "lower_clock"}
         slower = [kind for metric, kind in power.items() if said.get(metric) is Word.SLOWER]
         reasons += [because(kind) for kind in slower[:1]]
     is_worse = any(change.theta > 0 for change in exact)
@@ -212,7 +197,7 @@ def _verdict(one: VariantRun, result: Result, grounds: Grounds) -> Verdict:
     )
 
 
-def _reasons(shift: Shift, *, is_pair: bool) -> list[Reason]:
+def _reasons(shift: compare.Shift, *, is_pair: bool) -> list[Reason]:
     """Return what moved, how surely, what the limit was and what both clocks did."""
     is_time, word, change = shift.metric is TIME, shift.word, shift.change
     time, clock = change.time_change, change.clock_change
@@ -258,14 +243,14 @@ class _LacksError(Exception):
 
 
 def judge_claims(
-    run: Run, stage: Stage | None = None, *, policy: Policy | None = None
+    run: Run, stage: Stage | None = None, *, policy: compare.Policy | None = None
 ) -> tuple[ClaimVerdict, ...]:
     """Return what became of each claim of a run, by the results of a stage, or by the last ones.
 
     Held if the interval of than / faster reaches nowhere below the ratio asked for, broken if it
     ends below it, else unclear. What is about an exact metric is held or broken.
     """
-    policy, usual = policy or Policy(), _usual(run.facts)
+    policy, usual = policy or compare.Policy(), _usual(run.facts)
     results = {one.id: one.result(stage) if stage else one.last for one in run.variants}
     found = []
     for claim in run.instances:
@@ -285,7 +270,7 @@ def judge_claims(
 
 
 def judge_abba(
-    claim: ClaimInstance, results: Sequence[Result], *, facts: DeviceFacts, policy: Policy
+    claim: ClaimInstance, results: Sequence[Result], *, facts: DeviceFacts, policy: compare.Policy
 ) -> ClaimVerdict | None:
     """Return a claim's verdict by groups of ABBA of its two variants; None if they did not end.
 
@@ -336,7 +321,7 @@ def _values(
             raise _LacksError(because("no_metric", variant=name, metric=claim.metric))
         return values
     try:
-        values = [each.time_us for each in values_of(result)]
+        values = [each.time_us for each in noise.values_of(result)]
     except ValueError as error:
         raise _LacksError(because("unusable", error=str(error))) from error
     if not values:
@@ -344,7 +329,9 @@ def _values(
     return values
 
 
-def _by_metric(claim: ClaimInstance, than: float, faster: float, policy: Policy) -> ClaimVerdict:
+def _by_metric(
+    claim: ClaimInstance, than: float, faster: float, policy: compare.Policy
+) -> ClaimVerdict:
     """Judge a claim by the medians of both sides' processes, which hardly ever differ."""
     ratio = than / faster if faster > 0 else None
     word = ClaimWord.HELD if than >= claim.by * faster else ClaimWord.BROKEN
@@ -359,7 +346,7 @@ def _by_metric(claim: ClaimInstance, than: float, faster: float, policy: Policy)
     return _claim_verdict(claim, word, reason, policy, (ratio, ratio, ratio))
 
 
-def _by_time(claim: ClaimInstance, log_ratio: Difference, policy: Policy) -> ClaimVerdict:
+def _by_time(claim: ClaimInstance, log_ratio: Difference, policy: compare.Policy) -> ClaimVerdict:
     reach = log_ratio.reach(MISS)
     low, high = (math.exp(log_ratio.theta + end) for end in (-reach, reach))
     word = ClaimWord.HELD if low >= claim.by else ClaimWord.UNCLEAR
@@ -373,7 +360,7 @@ def _claim_verdict(
     claim: ClaimInstance,
     word: ClaimWord,
     reason: Reason,
-    policy: Policy,
+    policy: compare.Policy,
     ratio: Sequence[float | None] = (None, None, None),
 ) -> ClaimVerdict:
     return ClaimVerdict(
@@ -385,5 +372,5 @@ def _claim_verdict(
         ratio=ratio[0],
         low=ratio[1],
         high=ratio[2],
-        fails=word is ClaimWord.BROKEN and BROKEN in policy.fail_on,
+        fails=word is ClaimWord.BROKEN and compare.BROKEN in policy.fail_on,
     )
