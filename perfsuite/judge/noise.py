@@ -127,13 +127,12 @@ def entries_of(
     All processes of all stages count; a stage that was measured again counts once, as it ended.
     Of the run all results that are its own count, if none are ``given``.
     """
-    traces = {(trace.variant, trace.side): trace for trace in run.traces}
-    variants = {one.id: one.variant for one in run.every}
+    ones = {one.id: one for one in run.every}
     own = run.results if given is None else given
     last = {(result.variant, result.stage): result for result in own}
     entries = {}
     for name, results in stats.grouped(last.values(), lambda each: each.variant).items():
-        variant, result = variants[name], results[-1]
+        variant, result = ones[name].variant, results[-1]
         evidence = [process for each in results for process in each.evidence]
         time_of = estimate_of(
             run.facts.device, variant.case.regime, in_turns=result.side is model.Side.A
@@ -141,7 +140,7 @@ def entries_of(
         metrics = _metrics(evidence, run.facts.unit, variant.case.metrics, time_of)
         if not metrics or any(each.status is not model.Status.OK for each in results):
             continue
-        trace = traces.get((name, result.side)) or model.Trace(variant=name)
+        trace = ones[name].trace(result.side) or model.Trace(variant=name)
         entries[name] = model.BaselineEntry(
             variant=name,
             case_version=result.case_version,

@@ -212,11 +212,11 @@ def _refuse_strangers(runs: Sequence[Run]) -> None:
 def _environments(runs: Sequence[Run]) -> Iterator[str]:
     """Yield what of the software differs between shards."""
     for name in sorted({name for run in runs for name in run.facts.environment}):
-        shards = grouped(runs, lambda run: run.facts.environment.get(name, "none"))  # noqa: B023
+        values = [(run.facts.environment.get(name, "none"), str(run.shard)) for run in runs]
+        shards = grouped(values, lambda one: one[0])
         if len(shards) > 1:
             told = (
-                f"{value} (shard {', '.join(str(run.shard) for run in some)})"
-                for value, some in shards.items()
+                f"{value} (shard {', '.join(s for _, s in some)})" for value, some in shards.items()
             )
             yield f"environment differs between shards: {name} is {', '.join(told)}"
 

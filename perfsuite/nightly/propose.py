@@ -144,13 +144,6 @@ class Proposal(Struct, frozen=True, kw_only=True):
 _Row = tuple[model.Run, model.VariantRun, model.BaselineEntry]
 
 
-class _Product(NamedTuple):
-    """One SKU: its entries, and how nights are compared with them."""
-
-    baselines: store.Baselines
-    grounds: Grounds
-
-
 def propose(
     runs: Sequence[model.Run], root: Path, *, exceptions: Exceptions, terms: Terms
 ) -> Proposal:
@@ -179,7 +172,7 @@ def propose(
         for one in run.variants:
             if one.last is None or one.last.status is model.Status.SKIPPED:
                 continue
-            baselines, entry = products[skus[one.id].slug].baselines, entries.get(one.id)
+            baselines, entry = products[skus[one.id].slug], entries.get(one.id)
             old = baselines.entries.get(one.id)
             since = max(store.runs_of([old])) if old else ""
             why = differs(baselines.sku.facts, skus[one.id].facts) or _no_level(one)
@@ -202,24 +195,20 @@ def propose(
         left_out=left_out,
         earlier={since: sorted(ids) for since, ids in sorted(earlier.items())},
         written=written,
-        before={k: v for each in products.values() for k, v in each.baselines.runs.items()},
+        before={k: v for each in products.values() for k, v in each.runs.items()},
     )
 
 
-def _products(runs: Sequence[model.Run], root: Path) -> dict[str, _Product]:
-    """Return the SKUs that runs measured; gangs and compilation targets have their own.
+def _products(runs: Sequence[model.Run], root: Path) -> dict[str, store.Baselines]:
+    """Return what is accepted for the SKUs that runs measured; gangs and targets have their own.
 
     The folder says which product a SKU is, if there is one.
     """
-    skus = [(run, sku) for run in runs for sku in (run.sku, *skus_of(run).values())]
-    found = {sku.slug: (run, sku) for run, sku in skus}
     products = {}
-    for slug, (run, sku) in found.items():
+    for slug, sku in {s.slug: s for run in runs for s in (run.sku, *skus_of(run).values())}.items():
         folder = store.sku_folder(root, slug)
-        baselines = store.Baselines.load(
-            [root], store.read_sku(folder) if store.has_sku(folder) else sku
-        )
-        products[slug] = _Product(baselines, Grounds(facts=run.facts, slug=slug))
+        own = store.read_sku(folder) if store.has_sku(folder) else sku
+        products[slug] = store.Baselines.load([root], own)
     return products
 
 
@@ -291,11 +280,12 @@ def _code(run: model.Run, variant: str) -> model.Source | None:
     return store.facts_of(run).source_of(variant)
 
 
-def _finding(nights: Sequence[Night], product: _Product, terms: Terms) -> Finding:
+def _finding(nights: Sequence[Night], product: store.Baselines, terms: Terms) -> Finding:
     """Say what becomes of an entry after a variant's nights since its run, oldest first."""
     # The last nights that no verdict would tell from each other.
     *earlier, last = nights[-MOST_NIGHTS:]
-    level, variant, grounds = [last], last.last.variant, product.grounds
+    level, variant = [last], last.last.variant
+    grounds = Grounds(facts=last.runs[-1].facts, slug=product.sku.slug)
     for night in reversed(earlier):
         entries = [each.entry for each in level]
         if store.other_kind(night.entry, last.entry) or not is_one_level(
@@ -306,9 +296,9 @@ def _finding(nights: Sequence[Night], product: _Product, terms: Terms) -> Findin
     entries, code = [night.entry for night in level], _code(last.runs[-1], variant.id)
     # An entry is of one commit, whatever the level was found in.
     kept = [n for n in level if n is last or is_same_code(_code(n.runs[-1], variant.id), code)]
-    old = product.baselines.entries.get(variant.id)
+    old = product.entries.get(variant.id)
     found = Finding(
-        sku=product.baselines.sku.slug,
+        sku=product.sku.slug,
         variant=variant.id,
         word="new",
         why="it has no entry",
@@ -331,7 +321,7 @@ def _finding(nights: Sequence[Night], product: _Product, terms: Terms) -> Findin
         kind = store.other_kind(replace(old, state=found.entry.state), found.entry)
         word, why = ("new", kind) if kind and stay[0] == "same" else stay
         return replace(found, word=word, why=why)
-    before = product.baselines.runs.get(old.run, store.NO_FACTS).source_of(variant.id)
+    before = product.runs.get(old.run, store.NO_FACTS).source_of(variant.id)
     standing = store.Standing.ONE_CODE if is_same_code(before, code) else store.Standing.OTHER
     return _moved(replace(found, entry=store.merge(old, found.entry, standing)[0]), terms)
 
@@ -378,10 +368,10 @@ def _stay(
 
 
 def _write(
-    proposed: Sequence[Finding], product: _Product, root: Path, terms: Terms
+    proposed: Sequence[Finding], product: store.Baselines, root: Path, terms: Terms
 ) -> tuple[Path, ...]:
     """Write what is proposed for a SKU."""
-    sku = product.baselines.sku
+    sku = product.sku
     folder = store.sku_folder(root, sku.slug)
     with store.locked(folder):
         entries = {
