@@ -90,10 +90,10 @@ def print_failure(error: BaseException) -> None:
         print("".join(told.format()), end="", file=sys.stderr)  # noqa: T201
 
 
-def shown(value: object, *, most: int = SHOWN_CHARACTERS) -> str:
+def shown(value: object) -> str:
     """Return a value as an error shows it: what is wrong with it may be its length."""
     try:
-        return plain(repr(value), most=most)
+        return plain(repr(value), most=SHOWN_CHARACTERS)
     except ValueError:  # Python writes no integer of thousands of digits
         return "an integer of very many digits"
 

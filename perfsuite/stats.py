@@ -1,12 +1,25 @@
-"""Robust centres, and variances that are known to some degree."""
+"""Robust centres, variances that are known to some degree, and what is alike together."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
+from typing import TypeVar
+
+T = TypeVar("T")
+Key = TypeVar("Key", bound=Hashable)
+
+
+def grouped(items: Iterable[T], key: Callable[[T], Key]) -> dict[Key, list[T]]:
+    """Return items by what they have in common; groups and members keep their order."""
+    groups: dict[Key, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
 
 # Turns numbers into one.
 

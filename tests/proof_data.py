@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from perfsuite.model import Variant, Work, variant_id
-from perfsuite.prove.raw import Night, Process, Raw, Reading, Wave, read_raw
+from perfsuite.prove.collect import Night, Process, Raw, Reading, Wave, read_raw
 
 NIGHTS = Path(__file__).parents[1] / "docs/proof/nights"
 HEADER = read_raw([NIGHTS / "20261121-one-card-1.jsonl.gz"])[0].header

@@ -15,7 +15,7 @@ from test_propose import night, nights
 
 from perfsuite.boundary import UsageError
 from perfsuite.model import Confirmation, Pack, Run, Tier, Trace, TracedKernel, Verdict, Word
-from perfsuite.nightly.lint import problems_in
+from perfsuite.nightly.propose import problems_in
 from perfsuite.report.terminal import plain
 from perfsuite.run.accept import accept
 from perfsuite.run.config import OTHERS, paths_of, text_of

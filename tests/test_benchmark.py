@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import report_data as data
 
-from perfsuite.interop.benchmark import benchmark_json, stats
+from perfsuite.interop import benchmark_json, stats
 from perfsuite.model import Status, Word
 from perfsuite.report.data import read
 

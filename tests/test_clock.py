@@ -16,7 +16,7 @@ from docs_data import ROOT, blocks_of
 
 from perfsuite.boundary import DeviceError, UsageError
 from perfsuite.devices.protocol import Group, Sample
-from perfsuite.interop.benchmark import DeviceClock
+from perfsuite.interop import DeviceClock
 from perfsuite.testing import fake
 from perfsuite.testing.fake import FakeDevice
 from perfsuite.workers.process import inventory

@@ -21,7 +21,7 @@ from perfsuite.model import (
     Sampling,
     Settings,
 )
-from perfsuite.store import codec
+from perfsuite.store import files as codec
 
 WHERE = "baselines/fake/memory.json"
 OUTSIDE = "cannot be stored: a number is 0 or between 1e-100 and 1e+100"

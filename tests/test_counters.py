@@ -22,8 +22,8 @@ from test_runner import Log, request, slow_down
 from test_tracing import COPY, KERNELS, entry_of, traced_run
 
 from perfsuite.boundary import DeviceError
-from perfsuite.explain import counters
-from perfsuite.explain.counters import METRICS, counted, joined, read
+from perfsuite.explain import trace as counters
+from perfsuite.explain.trace import METRICS, counted, joined, read
 from perfsuite.explain.why import explain
 from perfsuite.model import Trace, TracedKernel
 from perfsuite.report.data import SideView

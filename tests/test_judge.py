@@ -54,7 +54,7 @@ from perfsuite.model import (
     because,
 )
 from perfsuite.run.expected import beside
-from perfsuite.store.codec import encode
+from perfsuite.store.files import encode
 
 SLOWER, SAME, UNCLEAR, FASTER = Word.SLOWER, Word.SAME, Word.UNCLEAR, Word.FASTER
 NEW, INCOMPARABLE = Word.NEW, Word.INCOMPARABLE

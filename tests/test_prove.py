@@ -17,8 +17,7 @@ from proof_data import HEADER, made_up, night, variant
 
 from perfsuite.boundary import StoreError
 from perfsuite.model import Evidence, Result, Stage, Status, Word
-from perfsuite.prove import planted
-from perfsuite.prove.collect import Order, ask
+from perfsuite.prove import collect, planted
 from perfsuite.prove.page import (
     HOME,
     PAIRS,
@@ -32,13 +31,12 @@ from perfsuite.prove.page import (
     trials,
     write_page,
 )
-from perfsuite.prove.raw import Line, Process, Raw, Reading, append, code_of, read_raw, wave_of
-from perfsuite.store.codec import encode
+from perfsuite.store.files import encode
 from perfsuite.testing import check_pack
 from perfsuite.workers.process import Setup, Slot, child_environment
 
 
-def by_group(raw: Raw) -> dict[tuple[float, str], Tally]:
+def by_group(raw: collect.Raw) -> dict[tuple[float, str], Tally]:
     """Count the words by the change and by what decides."""
     return tallies(((e.change, e.relation), e.verdict) for e in trials(Deck(raw)))
 
@@ -57,7 +55,7 @@ def test_trials_share_no_process_and_the_first_say_only_how_quiet_a_kernel_is() 
         )
         for each in raw.nights[0].waves
     ]
-    deck = Deck(Raw((replace(raw.nights[0], waves=tuple(numbered)),)))
+    deck = Deck(collect.Raw((replace(raw.nights[0], waves=tuple(numbered)),)))
     assert len(deck.quiet) == 4
     found = list(trials(deck))
     by = {(each.relation, each.change) for each in found}
@@ -88,7 +86,7 @@ def test_made_up_changes_are_found_and_noise_hides_them() -> None:
 
 def test_what_pairs_need_and_have_not_is_no_trial() -> None:
     (night,) = made_up(changes=(0.01,)).nights
-    alone = Raw((replace(night, waves=tuple(w for w in night.waves if not w.beside)),))
+    alone = collect.Raw((replace(night, waves=tuple(w for w in night.waves if not w.beside)),))
     found = list(trials(Deck(alone)))
     assert any(each.triage for each in found)
     assert not any(each.verdict for each in found)
@@ -108,12 +106,12 @@ def test_a_level_that_moved_is_environment_and_counts_as_a_false_alarm() -> None
         else each
         for index, each in enumerate(night.waves)
     ]
-    words = by_group(Raw((replace(night, waves=tuple(late)),)))
+    words = by_group(collect.Raw((replace(night, waves=tuple(late)),)))
     assert words[0.0, HOME].words[Word.ENVIRONMENT] == words[0.0, HOME].share(*WRONG).part > 0
     assert words[0.0, PAIRS].share(*WRONG).part == 0
 
 
-def slowed(process: Process) -> Process:
+def slowed(process: collect.Process) -> collect.Process:
     times_us, cycles = ([1.03 * x for x in each] for each in (process.time_us, process.cycles))
     return replace(process, time_us=tuple(times_us), cycles=tuple(cycles))
 
@@ -151,24 +149,24 @@ def test_bounds_are_exact() -> None:
     assert Share(0, 0).bounds() == (0.0, 1.0)
 
 
-def written(path: Path, *lines: Line) -> Path:
+def written(path: Path, *lines: collect.Line) -> Path:
     with path.open("wb", buffering=0) as file:
         for line in lines:
-            append(file, line)
+            collect.append(file, line)
     return path
 
 
 def test_raw_data_survives_an_interruption(tmp_path: Path) -> None:
     (night,) = made_up(many=3).nights
-    raw = Raw((replace(night, name="raw"),))
+    raw = collect.Raw((replace(night, name="raw"),))
     path = written(tmp_path / "raw.jsonl", night.header, *night.waves, *night.readings)
     retired = b'["Stretch",{"unit":"a"}]\n'
     path.write_bytes(path.read_bytes() + retired + b'["Wave",{"variant":"pla')
     packed = tmp_path / "raw.jsonl.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
-    assert read_raw([path]) == read_raw([packed]) == [raw]
+    assert collect.read_raw([path]) == collect.read_raw([packed]) == [raw]
     with pytest.raises(StoreError, match="named twice"):
-        read_raw([tmp_path])
+        collect.read_raw([tmp_path])
     packed.unlink()
     for name, header in (
         ("later", replace(night.header, started="later")),
@@ -177,7 +175,7 @@ def test_raw_data_survives_an_interruption(tmp_path: Path) -> None:
     ):
         written(tmp_path / f"{name}.jsonl", header, night.waves[0])
     # One code on one product is pooled; the newest is last.
-    found = read_raw([tmp_path])
+    found = collect.read_raw([tmp_path])
     names = [[each.name for each in group.nights] for group in found]
     assert sorted(names) == [["newer"], ["other"], ["raw", "later"]]
     assert names[-1] == ["newer"]
@@ -209,29 +207,29 @@ def test_what_is_no_raw_data_is_refused(
     if data or name != "none":
         (tmp_path / name).write_bytes(data)
     with pytest.raises(StoreError, match=message):
-        read_raw([tmp_path / name])
+        collect.read_raw([tmp_path / name])
 
 
 def test_a_failed_variant_keeps_its_reason() -> None:
     result = Result(variant="a", status=Status.CRASHED, stage=Stage.SCREEN, reason="signal 11")
-    wave = wave_of(result, "unit0")
+    wave = collect.wave_of(result, "unit0")
     assert (wave.reason, wave.processes) == ("crashed: signal 11", ())
-    assert Proof(Raw((night([], [wave]),))).failed == {"crashed: signal 11": 1}
+    assert Proof(collect.Raw((night([], [wave]),))).failed == {"crashed: signal 11": 1}
     ended = replace(result, status=Status.OK, evidence=(Evidence(slot=0, seed=0),))
-    assert wave_of(ended, "unit0", of_a=result).reason == "crashed: signal 11"
+    assert collect.wave_of(ended, "unit0", of_a=result).reason == "crashed: signal 11"
 
 
 def test_page_says_what_is_shown_and_what_was_not_measured(tmp_path: Path) -> None:
     (first,) = made_up(between=0.0002, units=3).nights
     base = next(iter(first.header.variants))
-    refused = Reading(variant=base.id, unit="unit0", tool="nvbench", reason="no module")
+    refused = collect.Reading(variant=base.id, unit="unit0", tool="nvbench", reason="no module")
     readings = [
-        Reading(variant=wave.variant, unit=wave.unit, tool="do_bench", time_us=300.0)
+        collect.Reading(variant=wave.variant, unit=wave.unit, tool="do_bench", time_us=300.0)
         for wave in first.waves
     ]
     older = replace(first, name="older", header=replace(first.header, commit="1234567"))
-    raw = Raw((replace(first, readings=(refused, *readings)),))
-    proofs = [Proof(Raw((older,)), draws=2), Proof(raw, draws=2)]
+    raw = collect.Raw((replace(first, readings=(refused, *readings)),))
+    proofs = [Proof(collect.Raw((older,)), draws=2), Proof(raw, draws=2)]
     write_page(proofs, tmp_path / "proof.md")
     text = (tmp_path / "proof.md").read_text(encoding="utf-8")
     assert all(f"{target.words} | {target.share}" in text for target in proofs[1].targets)
@@ -242,11 +240,11 @@ def test_page_says_what_is_shown_and_what_was_not_measured(tmp_path: Path) -> No
     assert "| perfsuite | 0.00 | 100 % |" in text
     assert "| do_bench | 0.00 | 0 % |" in text
     again = replace(first, header=replace(first.header, started="2026-12-01T00:00:00+00:00"))
-    assert Proof(Raw((first, again)), draws=1).repeated == 3
+    assert Proof(collect.Raw((first, again)), draws=1).repeated == 3
 
 
 def test_page_of_nothing_claims_nothing(tmp_path: Path) -> None:
-    proof = Proof(Raw((night([variant("copy", 0.0, None)], []),)))
+    proof = Proof(collect.Raw((night([variant("copy", 0.0, None)], []),)))
     assert {target.outcome for target in proof.targets} == {"not shown"}
     write_page([proof], tmp_path / "proof.md")
     assert "No pairs were recorded" in (tmp_path / "proof.md").read_text(encoding="utf-8")
@@ -256,7 +254,7 @@ def test_planted_pack_is_sound_and_other_tools_answer_or_say_why_not() -> None:
     sizes = {"stream": "us=200", "issued": "burst=100"}
     cases = [f"{case}[{size},change={c}]" for case, size in sizes.items() for c in (0.0, 0.3)]
     assert set(check_pack(planted)) == {f"planted.{case}" for case in cases}
-    order = Order(
+    order = collect.Order(
         variant=replace(variant("stream", 0.0, None), axes={"us": 200, "change": 0.0}),
         unit="unit0",
         device="cpu",
@@ -266,8 +264,8 @@ def test_planted_pack_is_sound_and_other_tools_answer_or_say_why_not() -> None:
         sets=1,
     )
     with closing(Slot(0, Setup(device="cpu"))) as slot:
-        found = {answer.tool: answer for answer in ask(slot, order)}
-        lost = ask(slot, replace(order, variant=variant("none", 0.0, None)))
+        found = {answer.tool: answer for answer in collect.ask(slot, order)}
+        lost = collect.ask(slot, replace(order, variant=variant("none", 0.0, None)))
     assert (found["torch.utils.benchmark"].time_us or 0) > 1
     assert (found["pytest-benchmark"].time_us or 0) > 1
     assert found["do_bench"].time_us is None
@@ -314,7 +312,7 @@ def test_interrupted_command_judges_and_renders_what_it_measured(
         assert "interrupted: what was measured is kept" in said.read()
     assert child.wait(20) == 1  # far too few for what is to be shown
     folder = tmp_path / ".perfsuite" / "proofs"
-    (found,) = read_raw([folder])
+    (found,) = collect.read_raw([folder])
     assert {wave.variant for wave in found.waves if not wave.beside} == set(found.variants)
     # Side A is the unchanged code, whatever side B is.
     for wave in found.waves:
@@ -323,7 +321,7 @@ def test_interrupted_command_judges_and_renders_what_it_measured(
             is_changed = "change=0.3" in wave.variant
             assert ratio == pytest.approx(1.3 if is_changed else 1.0, rel=0.1)
             assert len(wave.processes) == len(wave.beside) >= 6
-    assert found.header.code == code_of()
+    assert found.header.code == collect.code_of()
     words = by_group(found)
     assert words[0.0, HOME].share(*WRONG).part == 0
     assert words[0.3, PAIRS].share(Word.SLOWER).part == words[0.3, PAIRS].words.total() > 0
@@ -345,7 +343,7 @@ def test_command_ends_with_its_time_or_refuses(tmp_path: Path, perfsuite: Comman
     ):
         code, said = perfsuite("prove", *args.split())
         assert (code, told in said) == (status, True)
-    assert not read_raw([tmp_path / "raw.jsonl"])[0].waves
+    assert not collect.read_raw([tmp_path / "raw.jsonl"])[0].waves
     assert "not shown" in (tmp_path / "page.md").read_text(encoding="utf-8")
 
 

@@ -29,7 +29,6 @@ import perfsuite
 from perfsuite.boundary import PerfError, UsageError, user_name
 from perfsuite.devices.protocol import listed
 from perfsuite.hooks import features
-from perfsuite.judge.compare import differing
 from perfsuite.judge.noise import entries_of
 from perfsuite.judge.verdict import judge
 from perfsuite.model import (
@@ -49,7 +48,7 @@ from perfsuite.packs.find import TAKEN_NAMES, discover
 from perfsuite.packs.select import missing_need
 from perfsuite.packs.select import select as chosen
 from perfsuite.report import files, view
-from perfsuite.report.data import RunView, grouped, read
+from perfsuite.report.data import RunView, read
 from perfsuite.report.terminal import accounts_of, summary
 from perfsuite.run.config import Config, exceptions_of
 from perfsuite.run.expected import find_expected
@@ -69,6 +68,7 @@ from perfsuite.run.project import (
     with_baselines,
 )
 from perfsuite.run.run import Outcome
+from perfsuite.stats import grouped
 from perfsuite.store.baselines import (
     NO_FACTS,
     Baselines,
@@ -82,7 +82,7 @@ from perfsuite.store.baselines import (
 )
 from perfsuite.store.files import refusing, replace_file
 from perfsuite.store.runs import last_run, list_runs, load_run
-from perfsuite.store.sku import differs, sku_for, sku_of
+from perfsuite.store.sku import differing, differs, sku_for, sku_of
 from perfsuite.workers.units import lock, open_panels, products_of, resolved, spoilers
 
 app = typer.Typer(

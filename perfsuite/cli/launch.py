@@ -19,8 +19,7 @@ from perfsuite.engine.measure import Session
 from perfsuite.model import DeviceFacts, Evidence, Regime, Result, Settings, Status, Variant
 from perfsuite.packs.select import missing_need, missing_of
 from perfsuite.run.project import say, say_error
-from perfsuite.store.codec import encode
-from perfsuite.store.files import refusing
+from perfsuite.store.files import encode, refusing
 from perfsuite.workers.messages import Job, raw, read
 from perfsuite.workers.process import child_environment
 from perfsuite.workers.rank import gang_unit, merged

@@ -16,7 +16,7 @@ from perfsuite.boundary import PerfError
 from perfsuite.devices.protocol import Device, Loaded
 from perfsuite.devices.sass import facts_of, read_code
 from perfsuite.model import Code, TracedKernel, function_of
-from perfsuite.store.codec import round_digits
+from perfsuite.store.files import round_digits
 
 # Launches that are traced: enough for a median, but no longer than this; of long ones, one.
 FEWEST, MOST = 3, 30

@@ -41,6 +41,6 @@ def perf_variant_section(variant_view: VariantView) -> Markup:
 @hookimpl
 def perf_doctor() -> Sequence[str]:
     """Say with what counters would be read, and what stands against it."""
-    from perfsuite.explain.counters import readers
+    from perfsuite.explain.trace import readers
 
     return [f"Counters (perf_counters): {each}" for each in readers()]

@@ -1,13 +1,24 @@
-"""Has the kernels of what moved, and of what may become a baseline, traced at the end of a run."""
+"""Has the kernels of what moved, and of what may become a baseline, traced at the end of a run.
+
+Nsight Compute counts what they do, where that is asked for: it watches a process of this module.
+"""
 
 from __future__ import annotations
 
+import csv
 import difflib
 import gzip
+import os
 import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,14 +26,17 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from perfsuite import model
+from perfsuite.boundary import DeviceError, PerfError, plain
 from perfsuite.engine.trace import Anatomy
-from perfsuite.explain.counters import counted, refusal
-from perfsuite.model import BaselineEntry, Code, Regime, Run, Sampling, Side, Trace, Variant
 from perfsuite.run.against import by_size
 from perfsuite.run.config import Config, TimeLimit
 from perfsuite.store.files import replace_file
 from perfsuite.store.runs import RunFile
-from perfsuite.workers.panel import Panel
+from perfsuite.workers import messages
+from perfsuite.workers.panel import Panel, Seat, job_of
+from perfsuite.workers.process import Setup, tail
+from perfsuite.workers.server import has_exited, show
 from perfsuite.workers.units import share_out
 
 # How long another trace may begin of what moved, and of what is only to be stored. What is left of
@@ -43,25 +57,25 @@ class Tracing(Struct, kw_only=True):
     Of a brief run nothing is traced but what moved.
     """
 
-    run: Run
+    run: model.Run
     run_file: RunFile
     panels: Sequence[Panel]
-    entries: Mapping[str, BaselineEntry]
-    samplings: Mapping[str, Sampling]
+    entries: Mapping[str, model.BaselineEntry]
+    samplings: Mapping[str, model.Sampling]
     limit: TimeLimit
     config: Config
     # Which variants are measured on both sides, and of which kind is what is to be traced.
     _compared: set[str] = set()
     _kinds: dict[str, str] = {}
-    _uncounted: list[Trace] = []
+    _uncounted: list[model.Trace] = []
     _notes: list[str] = []
     _lock: Any = field(default_factory=threading.Lock)
     _left: int = 0
 
-    def take(self, tell: Callable[[str], None]) -> Run:
+    def take(self, tell: Callable[[str], None]) -> model.Run:
         """Trace what the judged run needs; return it with what that took, and what was cut."""
         run = self.run
-        self._compared = {result.variant for result in run.aside if result.side is Side.A}
+        self._compared = {result.variant for result in run.aside if result.side is model.Side.A}
         self._kinds = dict(self._needed())
         if not self._kinds:
             return run
@@ -73,8 +87,8 @@ class Tracing(Struct, kw_only=True):
         kinds = list(LIMITS_S)
         variants = [one.variant for one in run.variants if one.id in self._kinds]
         variants.sort(key=lambda each: (kinds.index(self._kinds[each.id]), largest.index(each.id)))
-        self._trace_side([each for each in variants if each.id in self._compared], Side.A)
-        self._trace_side(variants, Side.B)
+        self._trace_side([each for each in variants if each.id in self._compared], model.Side.A)
+        self._trace_side(variants, model.Side.B)
         if self._left:
             limits = ", ".join(f"{most:g} s for what {kind}" for kind, most in LIMITS_S.items())
             within = f", within {self.limit}" if self.limit.is_set else ""
@@ -87,14 +101,14 @@ class Tracing(Struct, kw_only=True):
     def _needed(self) -> Iterator[tuple[str, str]]:
         """Yield the variants that moved, or are only to be stored, with which."""
         for one in self.run.variants:
-            if one.verdict is None or one.variant.case.regime is Regime.EXACT:
+            if one.verdict is None or one.variant.case.regime is model.Regime.EXACT:
                 continue
             if one.verdict.word.asks_why:
                 yield one.id, "moved"
             elif not self._is_known(one.variant):
                 yield one.id, "is new"
 
-    def _is_known(self, variant: Variant) -> bool:
+    def _is_known(self, variant: model.Variant) -> bool:
         entry = self.entries.get(variant.id)
         kernels = entry.kernels if entry else ()
         is_stored = bool(kernels) or (entry is not None and not self.config.counters)
@@ -104,7 +118,7 @@ class Tracing(Struct, kw_only=True):
             is_stored = not shaped or any(kernel.counters for kernel in shaped)
         return is_stored or variant.id in self._compared or variant.is_gang
 
-    def _trace_side(self, variants: Sequence[Variant], side: Side) -> None:
+    def _trace_side(self, variants: Sequence[model.Variant], side: model.Side) -> None:
         known = {trace.variant for trace in self.run_file.run.traces if trace.side is side}
         left = {variant.id: variant for variant in variants if variant.id not in known}
         # The part of the time that is a side's.
@@ -117,7 +131,9 @@ class Tracing(Struct, kw_only=True):
             keep = self.run_file.append_trace
             self._notes.append(counted(self.panels[0].setup, left, waiting, limit_s, keep))
 
-    def _trace_share(self, side: Side, part: float, panel: Panel, share: Sequence[Variant]) -> None:
+    def _trace_share(
+        self, side: model.Side, part: float, panel: Panel, share: Sequence[model.Variant]
+    ) -> None:
         whole_s = self.limit.left_s()
         # What is new is traced on one side alone.
         parts = {kind: 1.0 if kind == "is new" else part for kind in LIMITS_S}
@@ -133,7 +149,7 @@ class Tracing(Struct, kw_only=True):
             left_s[kind] -= time.monotonic() - started
         panel.end_tracing()
 
-    def _keep(self, variant: Variant, side: Side, found: Anatomy) -> None:
+    def _keep(self, variant: model.Variant, side: model.Side, found: Anatomy) -> None:
         folder = self.run_file.path.parents[1] / "artefacts"
         entry = self.entries.get(variant.id)
         before = {code.name: code for code in entry.codes} if entry else {}
@@ -143,7 +159,7 @@ class Tracing(Struct, kw_only=True):
                 before = {code.name: code for trace in traces for code in trace.codes}
             for name, text in found.texts.items():
                 put(folder, name, text)
-            trace = Trace(
+            trace = model.Trace(
                 variant=variant.id,
                 side=side,
                 kernels=found.kernels,
@@ -167,7 +183,7 @@ def put(folder: Path, name: str, text: str) -> None:
         replace_file(path, gzip.compress(text.encode(), mtime=0))
 
 
-def compared(folder: Path, code: Code, before: Code | None) -> Code:
+def compared(folder: Path, code: model.Code, before: model.Code | None) -> model.Code:
     """Return the code with its diff from before, where both texts are here."""
     if before is None or before.ptx == code.ptx:
         return code
@@ -192,3 +208,226 @@ def _text(folder: Path, name: str) -> str:
 
 def _path(folder: Path, name: str) -> Path | None:
     return folder / f"{name}.ptx.gz" if _HASH.match(name) else None
+
+
+# Hardware counters of one launch, by Nsight Compute.
+
+# Our names of ncu's metrics, which chips of compute capability 7.0 to 9.0 have under these names.
+METRICS = {
+    "requests_read": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
+    "requests_written": "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",
+    "sectors_read": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
+    "sectors_written": "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
+    "l2_sectors_read": "lts__t_sectors_op_read.sum",
+    "l2_sectors_written": "lts__t_sectors_op_write.sum",
+    "dram_sectors_read": "dram__sectors_read.sum",
+    "dram_sectors_written": "dram__sectors_write.sum",
+    "bank_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
+}
+OPTIONS = (
+    "--profile-from-start", "off",
+    "--target-processes", "all",
+    # The clocks are the machine's owner's, and nothing here is timed.
+    "--clock-control", "none",
+    # Emptied before each kernel: what one finds does not depend on what ran before.
+    "--cache-control", "all",
+    "--csv", "--page", "raw", "--print-units", "base",
+)  # fmt: skip
+# Starting Python and torch takes most of it; ncu runs each kernel once for every few counters.
+ONE_S = 30.0
+# Seconds that the watched process outlives the limit of those who started it, who may be gone.
+GRACE_S = 5
+DENIED = "ERR_NVGPUCTRPERM"
+_DRIVER, _STATUS = Path("/proc/driver/nvidia/params"), Path("/proc/self/status")
+_CAP_SYS_ADMIN = 21
+# What the program itself says of its end tells more.
+_SAID = re.compile(r"==ERROR==\s*+(?!The application returned)(.+)")
+_UNNAMED = re.compile(r"<unnamed>::|\(anonymous namespace\)::")
+NO_NCU = "NVIDIA's Nsight Compute (ncu) is not on the PATH"
+_COLUMNS = ("ID", "Kernel Name", "Block Size", "Grid Size")
+
+
+def read(text: str) -> list[model.TracedKernel]:
+    """Return the runs of kernels in ncu's log, with no time; raises ``DeviceError`` of none."""
+    if said := _SAID.search(text):
+        raise DeviceError(f"ncu says: {said[1].strip()}")
+    table = re.search(r'^"ID",(?s:.*)', text, re.MULTILINE)
+    if table is None:
+        raise DeviceError("ncu counted no kernel")
+    rows = csv.DictReader(line for line in table[0].splitlines() if line.startswith('"'))
+    try:
+        if missing := [name for name in _COLUMNS if name not in (rows.fieldnames or ())]:
+            raise DeviceError(f"this ncu writes no column {missing[0]!r}: it is too old or too new")
+        # The line below the names holds the units, and has no number of a kernel.
+        return [_counted(row) for row in rows if (row["ID"] or "").isdigit()]
+    except csv.Error as error:
+        raise DeviceError(f"ncu's table cannot be read: {error}") from error
+
+
+def _counted(row: Mapping[str, str | None]) -> model.TracedKernel:
+    # What this chip does not count is "n/a"; thousands may stand apart.
+    counts = {name: (row.get(metric) or "").replace(",", "") for name, metric in METRICS.items()}
+    grid, block = (
+        tuple(map(int, re.findall(r"\d+", row[f"{what} Size"] or ""))) for what in ("Grid", "Block")
+    )
+    return model.TracedKernel(
+        name=row["Kernel Name"] or "",
+        count=1,
+        duration_us=0.0,
+        grid=grid,
+        block=block,
+        counters={name: float(n) for name, n in counts.items() if n.replace(".", "", 1).isdigit()},
+    )
+
+
+def joined(
+    kernels: Sequence[model.TracedKernel], found: Sequence[model.TracedKernel]
+) -> tuple[model.TracedKernel, ...]:
+    """Return the kernels with the mean counters of one run of each.
+
+    They are told apart by function and shape, then by whole name; where two remain alike, neither
+    has counters.
+    """
+    told = []
+    for kernel in kernels:
+        rows = [row for row in found if _fits(row, kernel)]
+        rivals = [each for each in kernels if any(_fits(row, each) for row in rows)]
+        if len(rivals) > 1:
+            rows, rivals = (
+                [each for each in those if _plain(each.name) == _plain(kernel.name)]
+                for those in (rows, rivals)
+            )
+        if len(rivals) > 1:
+            rows = []
+        names = [name for name in METRICS if rows and all(name in row.counters for row in rows)]
+        means = {name: sum(row.counters[name] for row in rows) / len(rows) for name in names}
+        told.append(replace(kernel, counters=means))
+    return tuple(told)
+
+
+def _fits(row: model.TracedKernel, kernel: model.TracedKernel) -> bool:
+    # Copies and fills by the driver have no shape, and are no kernels to ncu.
+    is_shaped = bool(kernel.grid) and (row.grid, row.block) == (kernel.grid, kernel.block)
+    return is_shaped and _function(row.name) == _function(kernel.name)
+
+
+def _function(name: str) -> str:
+    """Return a function's name without namespaces, which demanglers write in different ways."""
+    return model.function_of(_UNNAMED.sub("", name)).strip().rpartition("::")[2]
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"\s", "", _UNNAMED.sub("", name.removeprefix("void ")))
+
+
+def readers() -> Iterator[str]:
+    """Yield with what this process would read a GPU's counters, or why it may not."""
+    told = _DRIVER.read_text("utf-8") if _DRIVER.is_file() else ""
+    status = _STATUS.read_text("utf-8") if _STATUS.is_file() else ""
+    effective = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
+    is_admin = int(effective[1], 16) >> _CAP_SYS_ADMIN & 1 if effective else os.geteuid() == 0
+    if not (ncu := shutil.which("ncu")):
+        yield f"none, {NO_NCU}"
+    elif "RmProfilingAdminOnly: 1" in told and not is_admin:
+        yield (
+            "none, the driver lets administrators alone read them "
+            "(NVreg_RestrictProfilingToAdminUsers)"
+        )
+    else:
+        yield f"by {ncu}"
+
+
+def refusal(device: str) -> str:
+    """Say why nothing can be counted on a device here; "" if it can."""
+    if not model.built_in(device).has_counters:
+        return f"device {device} has none of NVIDIA's counters"
+    return "" if shutil.which("ncu") else NO_NCU
+
+
+def counted(
+    setup: Setup,
+    variants: Mapping[str, model.Variant],
+    traces: Iterable[model.Trace],
+    limit_s: float,
+    keep: Callable[[model.Trace], object],
+) -> str:
+    """Keep each trace with what is counted of its kernels; return a line about what was not."""
+    refused, deadline = refusal(setup.device), time.monotonic() + limit_s
+    failed: dict[str, str] = {}
+    left_out = 0
+    for trace in traces:
+        kernels, left_s = trace.kernels, deadline - time.monotonic()
+        if not refused and left_s > 0:
+            try:
+                rows = _rows(variants[trace.variant], trace.side, setup, min(ONE_S, left_s))
+                kernels = joined(kernels, rows)
+            except (DeviceError, OSError) as error:
+                why = error.what if isinstance(error, DeviceError) else str(error)
+                failed[trace.variant] = why
+                refused = why if DENIED in why else ""
+        else:
+            left_out += not refused
+        keep(replace(trace, kernels=kernels))
+    if refused:
+        return f"no counters: {refused}"
+    told = [f"{left_out} were left out: the limit is {limit_s:.3g} s"] if left_out else []
+    if failed:
+        name, why = next(iter(failed.items()))
+        told.insert(0, f"{len(failed)} could not be counted (first {name}: {why})")
+    return f"no counters of some variants: {'; '.join(told)}" if told else ""
+
+
+def _rows(
+    variant: model.Variant, side: model.Side, setup: Setup, limit_s: float
+) -> list[model.TracedKernel]:
+    """Have ncu watch one launch of a variant; return its kernels."""
+    if setup.code(side).python:
+        raise DeviceError("ncu starts no process of another environment")
+    limit_s = max(1.0, limit_s)
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="perfsuite-"))
+        log, asked = Path(folder, "ncu.csv"), Path(folder, "job.json")
+        asked.write_bytes(messages.raw(job_of(variant, setup, seat=Seat(0, 0, side))))
+        words = [shutil.which("ncu") or "ncu", *OPTIONS, "--log-file", str(log)]
+        words += ["--metrics", ",".join(METRICS.values()), sys.executable, "-P", "-m", __name__]
+        output = stack.enter_context(Path(folder, "output").open("w+b"))
+        process = subprocess.Popen(
+            [*words, str(asked), f"{limit_s:.0f}"],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            # A number's decimals and thousands are told apart by the locale.
+            env={**setup.environment(), "LC_ALL": "C.UTF-8"},
+            start_new_session=True,
+        )
+        try:
+            has_ended = has_exited(process.pid, limit_s)
+        finally:
+            # Not waited for yet, its id is still its group's, in which is what it left running.
+            os.killpg(process.pid, signal.SIGKILL)
+            code = process.wait()
+        if not has_ended:
+            raise DeviceError(f"it took longer than its limit of {limit_s:.0f} s")
+        text = log.read_text("utf-8", "replace") if log.is_file() else ""
+        if code != 0 and DENIED not in text:
+            said = tail(output).strip().rpartition("\n")[2]
+            raise DeviceError(said or f"ncu ended with exit code {code}")
+    return read(text)
+
+
+def main(arguments: Sequence[str]) -> str | None:
+    """Launch once, warm, what the job in a file says, for ncu which watches this process.
+
+    Returns why that cannot be within the seconds that come second; raises what the variant raises.
+    """
+    path, limit_s = arguments
+    signal.alarm(int(limit_s) + GRACE_S)
+    try:
+        show(messages.read(Path(path).read_bytes(), messages.Job))
+    except PerfError as error:
+        return plain(error.what.partition("\n")[0])
+    return None
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

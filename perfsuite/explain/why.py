@@ -10,7 +10,7 @@ from enum import StrEnum
 from functools import cache
 from statistics import median
 
-import jinja2
+from jinja2 import Template
 from markupsafe import Markup
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from perfsuite.model import Change, Code, TracedKernel, because
 from perfsuite.report import view
 from perfsuite.report.data import Explained, Fact, SideView, VariantView, differences
+from perfsuite.report.files import templates
 
 # A kernel whose time moved by less than both is taken as it was: 30 launches say no more.
 LEAST_SHARE, LEAST_US = 0.01, 0.05
@@ -529,14 +530,8 @@ def section(variant_view: VariantView) -> Markup:
 
 
 @cache
-def _template() -> jinja2.Template:
-    pages = jinja2.Environment(
-        autoescape=True,
-        loader=jinja2.PackageLoader("perfsuite.explain"),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
+def _template() -> Template:
+    pages = templates(package="perfsuite.explain")
     told = (middle, signed, _percent, _timed, facts_words)
     pages.globals |= {each.__name__.strip("_"): each for each in told}
     return pages.get_template("why.html.j2")

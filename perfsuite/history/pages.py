@@ -20,13 +20,12 @@ from perfsuite.model import CYCLES, TIME
 from perfsuite.packs import GRAMMAR
 from perfsuite.packs.select import select
 from perfsuite.report import files, view
-from perfsuite.report.data import grouped
 from perfsuite.report.groups import alike
 from perfsuite.run.config import Config
 from perfsuite.run.project import find_project, say, say_table, stored_run, with_baselines
 from perfsuite.run.run import why
-from perfsuite.store.codec import encode
-from perfsuite.store.files import refusing, replace_file
+from perfsuite.stats import grouped
+from perfsuite.store.files import encode, refusing, replace_file
 from perfsuite.store.git import remote_of
 
 if TYPE_CHECKING:

@@ -25,24 +25,14 @@ from sqlalchemy import Column, Connection, Double, Integer, Text, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
+from perfsuite import model
 from perfsuite.boundary import StoreError, UsageError, from_environment, is_measurable, plain
 from perfsuite.history import DEFAULT, INI
 from perfsuite.judge.noise import entries_of
-from perfsuite.model import (
-    TIME,
-    BaselineMetric,
-    Record,
-    Regime,
-    Result,
-    Run,
-    Stage,
-    Status,
-)
 from perfsuite.run.config import text_of
 from perfsuite.stats import MAD_TO_SD
 from perfsuite.store.baselines import Baselines, Root, runs_of
-from perfsuite.store.codec import encode
-from perfsuite.store.files import Closable, is_absent, refusing
+from perfsuite.store.files import Closable, encode, is_absent, refusing
 from perfsuite.store.sku import skus_of
 
 if TYPE_CHECKING:
@@ -52,7 +42,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class SeriesKey(Record, frozen=True, kw_only=True):
+class SeriesKey(model.Record, frozen=True, kw_only=True):
     """What makes points comparable: one metric of one version of a variant, on one SKU."""
 
     sku: str
@@ -64,7 +54,7 @@ class SeriesKey(Record, frozen=True, kw_only=True):
     better: str = "lower"
 
 
-class Point(Record, frozen=True, kw_only=True):
+class Point(model.Record, frozen=True, kw_only=True):
     """One run's estimate of a metric; relative numbers as in ``Change`` and ``BaselineMetric``.
 
     ``why_not`` says why it enters no average and no change point; "" if it does.
@@ -89,7 +79,7 @@ class Point(Record, frozen=True, kw_only=True):
         return not self.why_not and self.center is not None
 
 
-class ChangePoint(Record, frozen=True, kw_only=True):
+class ChangePoint(model.Record, frozen=True, kw_only=True):
     """Where the level of a series shifted: in which run first, after which commit, by how much.
 
     ``before`` and ``after`` are the levels in the metric's unit; ``is_other_unit`` if no card
@@ -116,7 +106,7 @@ class ChangePoint(Record, frozen=True, kw_only=True):
         return self.after / self.before - 1 if self.before else math.inf
 
 
-class BaselineMove(Record, frozen=True, kw_only=True):
+class BaselineMove(model.Record, frozen=True, kw_only=True):
     """An acceptance: from when on, of which run, a series is compared with ``center``."""
 
     run: str
@@ -126,7 +116,7 @@ class BaselineMove(Record, frozen=True, kw_only=True):
     center: float
 
 
-class Series(Record, frozen=True, kw_only=True):
+class Series(model.Record, frozen=True, kw_only=True):
     """The points of one series in order of time; ``change_points`` is None if nobody looked."""
 
     key: SeriesKey
@@ -246,24 +236,24 @@ def open_engine(url: str, root: Path) -> sa.Engine:
     )
 
 
-def _points(run: Run) -> Iterator[dict[str, Any]]:
+def _points(run: model.Run) -> Iterator[dict[str, Any]]:
     """Yield a row per metric of a variant; of what yielded no number one that says why."""
-    ran: dict[str, dict[Stage, Result]] = defaultdict(dict)
+    ran: dict[str, dict[model.Stage, model.Result]] = defaultdict(dict)
     for result in run.asked:
-        if result.status is not Status.SKIPPED:
+        if result.status is not model.Status.SKIPPED:
             ran[result.variant][result.stage] = result
     # What failed is kept as far as it was measured: only its mark tells it from the rest.
-    ended = [replace(each, status=Status.OK) for own in ran.values() for each in own.values()]
+    ended = [replace(each, status=model.Status.OK) for own in ran.values() for each in own.values()]
     entries, skus = entries_of(run, ended), skus_of(run)
     for one in run.variants:
         own = ran[one.id]
-        failed = [each.status.value for each in own.values() if each.status is not Status.OK]
+        failed = [each.status.value for each in own.values() if each.status is not model.Status.OK]
         why_not = ", ".join(failed)
-        metrics: Mapping[str, BaselineMetric | None] = {}
+        metrics: Mapping[str, model.BaselineMetric | None] = {}
         if entry := entries.get(one.id):
             metrics = entry.metrics
-        elif own and why_not and one.variant.case.regime is not Regime.EXACT:
-            metrics = {TIME.name: None}
+        elif own and why_not and one.variant.case.regime is not model.Regime.EXACT:
+            metrics = {model.TIME.name: None}
         verdict = one.verdict
         changes = {change.metric: change for change in verdict.changes} if verdict else {}
         for name, metric in metrics.items():
@@ -274,19 +264,21 @@ def _points(run: Run) -> Iterator[dict[str, Any]]:
                 "metric": name,
                 "regime": one.variant.case.regime.value,
                 "case_version": next(iter(own.values())).case_version,
-                "unit": metric.unit if metric else TIME.unit,
-                "better": metric.better if metric else TIME.better,
+                "unit": metric.unit if metric else model.TIME.unit,
+                "better": metric.better if metric else model.TIME.better,
                 "part": "",
                 "center": metric.center if metric else None,
                 "values": encode(metric.values if metric else {}).decode(),
                 "between": metric.between if metric else 0.0,
-                "word": verdict.word.value if verdict and (change or name == TIME.name) else "",
+                "word": verdict.word.value
+                if verdict and (change or name == model.TIME.name)
+                else "",
                 **{part: getattr(change, part, None) for part in ("theta", "low", "high")},
                 "why_not": why_not,
             }
 
 
-def _moves(run: Run, roots: Sequence[Root]) -> Iterator[dict[str, Any]]:
+def _moves(run: model.Run, roots: Sequence[Root]) -> Iterator[dict[str, Any]]:
     """Yield the acceptance behind each metric of the variants that the run has results of."""
     measured = {result.variant for result in run.asked}
     skus = {name: sku for name, sku in skus_of(run).items() if name in measured}
@@ -379,7 +371,7 @@ class History(Closable):
         told = f"{rows} of the history left out ({self.where}): another program wrote to it"
         return (told,) if self.damaged else ()
 
-    def add(self, run: Run, roots: Sequence[Root] = ()) -> bool:
+    def add(self, run: model.Run, roots: Sequence[Root] = ()) -> bool:
         """Store a run, and what was accepted of its variants; False if it was there already.
 
         What is there already stays as it is. ``UsageError`` for a run that was interrupted.
@@ -428,7 +420,7 @@ class History(Closable):
         where = points.c.variant == variant
         return self._with_past(self._read(where & (points.c.metric == metric) if metric else where))
 
-    def recent(self, run: Run, variants: Collection[str]) -> dict[str, Series]:
+    def recent(self, run: model.Run, variants: Collection[str]) -> dict[str, Series]:
         """Return the last points of each variant's main series: its time, or what it has instead.
 
         Of each SKU its own: a run's gangs and compilation targets have others than its device.
@@ -436,7 +428,7 @@ class History(Closable):
         skus = {name: sku.slug for name, sku in skus_of(run).items() if name in variants}
         where = points.c.variant.in_(skus) & points.c.sku.in_({*skus.values()})
         found = self._read(where, last=RECENT)
-        found.sort(key=lambda each: (each.key.metric == TIME.name, each.key.case_version))
+        found.sort(key=lambda each: (each.key.metric == model.TIME.name, each.key.case_version))
         own = (each for each in found if each.key.sku == skus[each.key.variant])
         main = {each.key.variant: each for each in own}
         return {each.key.variant: each for each in self._with_past(main.values())}

@@ -84,16 +84,6 @@ class Grounds:
     call: int = 0
 
 
-def differing(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
-    """Return what of the environment is another than when the baseline was measured."""
-    return tuple(sorted(key for key in before.keys() & now.keys() if before[key] != now[key]))
-
-
-def version_changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
-    """Return what of the environment is another, with both versions."""
-    return tuple(f"{name} {before[name]} -> {now[name]}" for name in differing(before, now))
-
-
 def time_limits(work_class: str, entry: BaselineEntry, facts: DeviceFacts) -> Limits:
     """Return the limits of a variant's time, by its class of work and by who times it."""
     if not facts.is_host and work_class in {COLLECTIVE, TRANSFER}:
@@ -227,10 +217,8 @@ def shift_of(  # noqa: PLR0913 - both sides, and how they were taken
 
 def _rows(timings: Sequence[Timing], beta: float) -> list[list[float]]:
     """Return log durations by card, in their order."""
-    found: dict[str, list[float]] = {}
-    for one in timings:
-        found.setdefault(one.unit, []).append(one.y(beta))
-    return [found[unit] for unit in sorted(found)]
+    by_unit = stats.grouped(timings, lambda one: one.unit)
+    return [[one.y(beta) for one in by_unit[unit]] for unit in sorted(by_unit)]
 
 
 def _differences(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]]) -> list[list[float]]:
@@ -357,16 +345,13 @@ def level_changes(
 
 def _levels(night: Sequence[Timing]) -> list[Timing]:
     """Return the level of a night's processes, by card."""
-    by_unit: dict[str, list[Timing]] = {}
-    for one in night:
-        by_unit.setdefault(one.unit, []).append(one)
     return [
         Timing(
             unit,
             geometric_mean(one.time_us for one in row),
             geometric_mean(cycles) if all(cycles := [one.cycles or 0.0 for one in row]) else None,
         )
-        for unit, row in by_unit.items()
+        for unit, row in stats.grouped(night, lambda one: one.unit).items()
     ]
 
 

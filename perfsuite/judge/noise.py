@@ -11,28 +11,11 @@ from typing import Any
 
 from msgspec import structs
 
-from perfsuite import stats
-from perfsuite.model import (
-    CYCLES,
-    TIME,
-    BaselineEntry,
-    BaselineMetric,
-    Evidence,
-    Metric,
-    Result,
-    Run,
-    Sampling,
-    Side,
-    Stage,
-    Status,
-    Trace,
-    is_host_timed,
-    metrics_by_name,
-)
-from perfsuite.store.codec import round_digits
+from perfsuite import model, stats
+from perfsuite.store.files import round_digits
 
 # Where canaries are measured.
-ENDS = (Stage.CANARY_START, Stage.CANARY_END)
+ENDS = (model.Stage.CANARY_START, model.Stage.CANARY_END)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,26 +37,28 @@ class Timing:
 
 def estimate_of(device: str, regime: str, *, in_turns: bool) -> Callable[[Any], float]:
     """Return what makes one time of a process's blocks: in pairs the least, if the host times."""
-    return stats.least if in_turns and is_host_timed(device, regime) else stats.estimate
+    return stats.least if in_turns and model.is_host_timed(device, regime) else stats.estimate
 
 
 def values_of(
-    result: Result, metric: Metric = TIME, time_of: Callable[[Any], float] = stats.estimate
+    result: model.Result,
+    metric: model.Metric = model.TIME,
+    time_of: Callable[[Any], float] = stats.estimate,
 ) -> list[Timing]:
     """Return one value per process that has samples; one that is not positive is a ValueError.
 
     ``time_of`` makes one time of a process's blocks.
     """
-    estimate, found = time_of if metric is TIME else stats.estimate, []
+    estimate, found = time_of if metric is model.TIME else stats.estimate, []
     for process in result.evidence:
-        blocks, clock = process.samples(metric.name), process.samples(CYCLES.name)
+        blocks, clock = process.samples(metric.name), process.samples(model.CYCLES.name)
         if any(blocks):
-            cycles = stats.estimate(clock) if metric is TIME and any(clock) else None
+            cycles = stats.estimate(clock) if metric is model.TIME and any(clock) else None
             found.append(_timing(process.unit, metric, estimate(blocks), cycles))
     return found
 
 
-def usable_of(result: Result) -> list[Timing]:
+def usable_of(result: model.Result) -> list[Timing]:
     """Return the time of each process; none where a sample is no duration."""
     try:
         return values_of(result)
@@ -81,12 +66,12 @@ def usable_of(result: Result) -> list[Timing]:
         return []
 
 
-def values_of_entry(entry: BaselineEntry, metric: Metric = TIME) -> list[Timing]:
+def values_of_entry(entry: model.BaselineEntry, metric: model.Metric = model.TIME) -> list[Timing]:
     """Return the baseline's processes, none of a metric that it lacks."""
     stored = entry.metrics.get(metric.name)
     if stored is None:
         return []
-    clock = entry.metrics.get(CYCLES.name) if metric is TIME else None
+    clock = entry.metrics.get(model.CYCLES.name) if metric is model.TIME else None
     return [
         _timing(unit, metric, *both)
         for unit, row in stored.values.items()
@@ -94,24 +79,24 @@ def values_of_entry(entry: BaselineEntry, metric: Metric = TIME) -> list[Timing]
     ]
 
 
-def _timing(unit: str, metric: Metric, value: float, cycles: float | None) -> Timing:
-    for name, each in ((metric.name, value), (CYCLES.name, cycles)):
+def _timing(unit: str, metric: model.Metric, value: float, cycles: float | None) -> Timing:
+    for name, each in ((metric.name, value), (model.CYCLES.name, cycles)):
         if each is not None and not 0 < each < math.inf:
             raise ValueError(f"{name} must be a positive number, not {each!r}")
     return Timing(unit, 1 / value if metric.better == "higher" else value, cycles)
 
 
-def canary_clocks(run: Run) -> tuple[dict[str, float], dict[str, float]]:
+def canary_clocks(run: model.Run) -> tuple[dict[str, float], dict[str, float]]:
     """Return the compute canary's SM clock in MHz by unit, in its baseline and in this run.
 
     It is the canary with the most operations per second: what draws the most power.
     """
-    measured: dict[float, tuple[BaselineEntry, list[Timing]]] = {}
+    measured: dict[float, tuple[model.BaselineEntry, list[Timing]]] = {}
     for one in run.canaries:
-        ended = [r for stage in ENDS if (r := one.result(stage)) and r.status is Status.OK]
+        ended = [r for stage in ENDS if (r := one.result(stage)) and r.status is model.Status.OK]
         timings = [each for result in ended for each in usable_of(result)]
         work, entry = one.variant.work, one.entry
-        if entry and TIME.name in entry.metrics and work and work.flops and timings:
+        if entry and model.TIME.name in entry.metrics and work and work.flops and timings:
             measured[work.flops / median(each.time_us for each in timings)] = entry, timings
     if not measured:
         return {}, {}
@@ -123,42 +108,40 @@ def canary_clocks(run: Run) -> tuple[dict[str, float], dict[str, float]]:
 
 
 def _clocks(timings: Sequence[Timing]) -> dict[str, float]:
-    found: dict[str, list[float]] = {}
-    for item in timings:
-        if item.cycles:
-            found.setdefault(item.unit, []).append(item.cycles / item.time_us)
-    return {unit: median(values) for unit, values in found.items()}
+    rates = [(one.unit, one.cycles / one.time_us) for one in timings if one.cycles]
+    by_unit = stats.grouped(rates, lambda one: one[0])
+    return {unit: median(rate for _, rate in some) for unit, some in by_unit.items()}
 
 
-def sampling_of(evidence: Iterable[Evidence]) -> Sampling | None:
+def sampling_of(evidence: Iterable[model.Evidence]) -> model.Sampling | None:
     """Return how all processes were sampled, None where they differ or do not say."""
     found = {process.sampling for process in evidence}
     return found.pop() if len(found) == 1 else None
 
 
-def entries_of(run: Run, given: Iterable[Result] | None = None) -> dict[str, BaselineEntry]:
+def entries_of(
+    run: model.Run, given: Iterable[model.Result] | None = None
+) -> dict[str, model.BaselineEntry]:
     """Return the estimate of each variant whose every stage ended ok and yielded a number.
 
     All processes of all stages count; a stage that was measured again counts once, as it ended.
     Of the run all results that are its own count, if none are ``given``.
     """
-    traces = {(trace.variant, trace.side): trace for trace in run.traces}
-    variants = {one.id: one.variant for one in run.every}
+    ones = {one.id: one for one in run.every}
     own = run.results if given is None else given
     last = {(result.variant, result.stage): result for result in own}
-    measured: dict[str, list[Result]] = {}
-    for result in last.values():
-        measured.setdefault(result.variant, []).append(result)
     entries = {}
-    for name, results in measured.items():
-        variant, result = variants[name], results[-1]
+    for name, results in stats.grouped(last.values(), lambda each: each.variant).items():
+        variant, result = ones[name].variant, results[-1]
         evidence = [process for each in results for process in each.evidence]
-        time_of = estimate_of(run.facts.device, variant.case.regime, in_turns=result.side is Side.A)
+        time_of = estimate_of(
+            run.facts.device, variant.case.regime, in_turns=result.side is model.Side.A
+        )
         metrics = _metrics(evidence, run.facts.unit, variant.case.metrics, time_of)
-        if not metrics or any(each.status is not Status.OK for each in results):
+        if not metrics or any(each.status is not model.Status.OK for each in results):
             continue
-        trace = traces.get((name, result.side)) or Trace(variant=name)
-        entries[name] = BaselineEntry(
+        trace = ones[name].trace(result.side) or model.Trace(variant=name)
+        entries[name] = model.BaselineEntry(
             variant=name,
             case_version=result.case_version,
             run=run.id,
@@ -175,33 +158,33 @@ def entries_of(run: Run, given: Iterable[Result] | None = None) -> dict[str, Bas
 
 
 def _metrics(
-    evidence: Sequence[Evidence],
+    evidence: Sequence[model.Evidence],
     unit: str,
-    declared: Sequence[Metric],
+    declared: Sequence[model.Metric],
     time_of: Callable[[Any], float],
-) -> dict[str, BaselineMetric]:
+) -> dict[str, model.BaselineMetric]:
     """Return the metrics of a variant's processes.
 
     A noisy one has each process's value by unit; one that some processes lack is left out. An
     exact one has no values, and where processes differ in it the worst holds.
     """
     found = {}
-    timed = [process for process in evidence if any(process.samples(TIME.name))]
-    known = metrics_by_name(declared)
+    timed = [process for process in evidence if any(process.samples(model.TIME.name))]
+    known = model.metrics_by_name(declared)
     for metric in known.values():
         sampled = [process.samples(metric.name) for process in timed]
         # No logarithm can be taken of nothing.
         if not timed or any(min(chain(*blocks), default=0) <= 0 for blocks in sampled):
             continue
         logs = [[list(map(math.log, block)) for block in blocks if block] for blocks in sampled]
-        estimate = time_of if metric is TIME else stats.estimate
+        estimate = time_of if metric is model.TIME else stats.estimate
         centers = [estimate(blocks) for blocks in logs]
         away = [abs(x - median(block)) for blocks in logs for block in blocks for x in block]
         values: dict[str, tuple[float, ...]] = {}
         for process, blocks in zip(timed, sampled, strict=True):
             key = process.unit or unit
             values[key] = (*values.get(key, ()), round_digits(estimate(blocks)))
-        found[metric.name] = BaselineMetric(
+        found[metric.name] = model.BaselineMetric(
             center=round_digits(math.exp(stats.hodges_lehmann(centers))),
             unit=metric.unit,
             better=metric.better,
@@ -209,11 +192,11 @@ def _metrics(
             between=round_digits(math.sqrt(stats.pooled([centers]).value)),
             values=values,
         )
-    exact = dict[str, BaselineMetric]()
+    exact = dict[str, model.BaselineMetric]()
     for process in evidence:
         for name, value in process.exact.items():
-            metric = known.get(name) or Metric(name, "count")
+            metric = known.get(name) or model.Metric(name, "count")
             choose = min if metric.better == "higher" else max
             worst = choose(value, exact[name].center) if name in exact else value
-            exact[name] = BaselineMetric(center=worst, unit=metric.unit, better=metric.better)
+            exact[name] = model.BaselineMetric(center=worst, unit=metric.unit, better=metric.better)
     return found | exact

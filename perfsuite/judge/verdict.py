@@ -4,30 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import chain
 from statistics import median
 
 from msgspec import structs
 
-from perfsuite.judge.compare import (
-    BROKEN,
-    CLOCK,
-    TIMES,
-    Grounds,
-    Policy,
-    Shift,
-    exact_changes,
-    over_budget,
-    shifts_of,
-)
-from perfsuite.judge.noise import (
-    canary_clocks,
-    estimate_of,
-    sampling_of,
-    values_of,
-    values_of_entry,
-)
+from perfsuite.judge import compare, noise
 from perfsuite.judge.rule import LIMITS, MISS, USUAL, Difference, difference, looks_of, within
 from perfsuite.model import (
     ENERGY,
@@ -54,46 +36,30 @@ from perfsuite.packs.select import missing_of
 from perfsuite.stats import hodges_lehmann
 from perfsuite.store.sku import differs
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
-    """One variant with what is known of it; ``word`` is final where no ``shifts`` are judged.
-
-    What is ``stored`` are changes that decide nothing.
-    """
-
-    one: VariantRun
-    result: Result
-    word: Word
-    reasons: tuple[Reason, ...] = ()
-    shifts: tuple[Shift, ...] = ()
-    exact: tuple[Change, ...] = ()
-    stored: tuple[Change, ...] = ()
+# The word where no shifts are judged, the reasons for it, changes without noise, and with it.
+Drafted = tuple[Word, list[Reason], list[Change], list[compare.Shift]]
 
 
 def judge(
-    run: Run, stage: Stage | None = None, *, policy: Policy | None = None
+    run: Run, stage: Stage | None = None, *, policy: compare.Policy | None = None
 ) -> tuple[Verdict, ...]:
     """Return a verdict for each variant that ended ok, by what the run expects of it, in order.
 
     The results are of one ``stage``, or the last of each variant: evidence of two is never mixed,
     but of sides that took turns all pairs count.
     """
-    grounds = Grounds(
+    grounds = compare.Grounds(
         facts=run.facts,
         slug=run.sku.slug,
-        policy=policy or Policy(),
-        clocks=canary_clocks(run),
+        policy=policy or compare.Policy(),
+        clocks=noise.canary_clocks(run),
         call=looks_of(run.settings).call,
     )
-    drafts = [
-        draft_of(one, result, grounds)
+    return tuple(
+        _verdict(one, result, grounds)
         for one in run.variants
         if (result := _judged(one, stage)) and result.status is Status.OK
-    ]
-    if run.facts.is_host:
-        drafts = [*map(untimed, drafts)]
-    return tuple(_verdict(draft, grounds.policy) for draft in drafts)
+    )
 
 
 def _judged(one: VariantRun, stage: Stage | None) -> Result | None:
@@ -101,48 +67,23 @@ def _judged(one: VariantRun, stage: Stage | None) -> Result | None:
     return one.last if found and one.expected.in_turns else found
 
 
-def untimed(draft: Draft) -> Draft:
-    """Return the draft without what stored times say: a host's are of another load, and no level.
-
-    How far they differ is told all the same. What is counted decides.
-    """
-    if draft.one.expected.in_turns or not draft.shifts:
-        return draft
-    return replace(
-        draft,
-        word=draft.word if draft.exact else Word.UNCLEAR,
-        reasons=(*draft.reasons, because("stored_time")),
-        shifts=(),
-        stored=tuple(shift.change for shift in draft.shifts),
-    )
-
-
 # One variant, metric by metric.
 
 
-def draft_of(one: VariantRun, result: Result, grounds: Grounds) -> Draft:
-    """Return the draft of a variant by a result of it that is ok."""
-    try:
-        return _draft(one, result, grounds)
-    except ValueError as error:
-        reason = because("unusable", error=str(error))
-        return Draft(one=one, result=result, word=Word.UNCLEAR, reasons=(reason,))
-
-
-def _draft(one: VariantRun, result: Result, grounds: Grounds) -> Draft:
+def _drafted(one: VariantRun, result: Result, grounds: compare.Grounds) -> Drafted:
+    """Compare a variant by a result of it that is ok; unusable samples are a ValueError."""
     case, held, entry = one.variant.case, one.expected, one.entry
     is_timed = case.regime is not Regime.EXACT
-    bare = Draft(one=one, result=result, word=Word.UNCLEAR)
-    if is_timed and not values_of(result):
-        return replace(bare, reasons=(because("no_samples"),))
-    budget = over_budget(case, result)
+    if is_timed and not noise.values_of(result):
+        return Word.UNCLEAR, [because("no_samples")], [], []
+    budget = compare.over_budget(case, result)
     reasons = [budget] if budget else []
     unrelated = _unrelated(one, result, grounds.facts)
     if unrelated or entry is None:
         word, reason = unrelated or (Word.NEW, because("no_entry", source=held.source))
-        return replace(bare, word=word, reasons=(*reasons, reason))
+        return word, [*reasons, reason], [], []
     told = _told(result, case.metrics)
-    exact = tuple(exact_changes(told, entry, case.metrics))
+    exact = compare.exact_changes(told, entry, case.metrics)
     reasons += [
         because(
             # A share of nothing says nothing.
@@ -155,28 +96,26 @@ def _draft(one: VariantRun, result: Result, grounds: Grounds) -> Draft:
         )
         for change in exact
     ]
-    before = values_of_entry(entry)
-    if is_timed and not before:
-        reasons.append(because("no_time", source=held.source))
-        return replace(bare, word=Word.NEW, reasons=tuple(reasons), exact=exact)
+    if is_timed and not noise.values_of_entry(entry):
+        return Word.NEW, [*reasons, because("no_time", source=held.source)], exact, []
     # The case's own metrics that the baseline has and this run lacks.
     lost = tuple(m.name for m in case.metrics if m.name in entry.metrics and not told[m.name])
-    sampling = sampling_of(result.evidence)
+    sampling = noise.sampling_of(result.evidence)
     if entry.sampling and sampling and sampling != entry.sampling:
         why = because("sampling", before=str(entry.sampling), now=str(sampling))
-        draft = replace(bare, word=Word.INCOMPARABLE, exact=exact)
-        return replace(draft, reasons=(*reasons, why))
+        return Word.INCOMPARABLE, [*reasons, why], exact, []
     if lost:
         reasons.append(because("lost", metrics=lost))
     elif not is_timed and not exact:
         reasons.append(because("counted", count=len(entry.metrics)))
-    draft = replace(bare, word=Word.UNCLEAR if lost else Word.SAME, exact=exact)
-    if not is_timed:
-        return replace(draft, reasons=tuple(reasons))
-
-    time_of = estimate_of(grounds.facts.device, case.regime, in_turns=held.in_turns)
-    shifts, more = shifts_of(one, entry, lambda metric: values_of(result, metric, time_of), grounds)
-    return replace(draft, reasons=(*reasons, *more), shifts=tuple(shifts))
+    shifts = list[compare.Shift]()
+    if is_timed:
+        time_of = noise.estimate_of(grounds.facts.device, case.regime, in_turns=held.in_turns)
+        shifts, more = compare.shifts_of(
+            one, entry, lambda m: noise.values_of(result, m, time_of), grounds
+        )
+        reasons += more
+    return Word.UNCLEAR if lost else Word.SAME, reasons, exact, shifts
 
 
 def _told(result: Result, declared: Sequence[Metric]) -> dict[str, list[float]]:
@@ -208,47 +147,57 @@ def _unrelated(one: VariantRun, result: Result, facts: DeviceFacts) -> tuple[Wor
 # The verdict on all metrics of a variant.
 
 
-def _verdict(draft: Draft, policy: Policy) -> Verdict:
-    """Return the verdict of a draft."""
-    one = draft.one
-    reasons = list(draft.reasons)
-    changes = [shift.change for shift in draft.shifts]
-    for shift in draft.shifts:
-        if shift.metric in TIMES or not shift.word.stayed:
-            reasons += _reasons(shift, is_pair=one.expected.in_turns)
-    said = {shift.metric: shift.word for shift in draft.shifts}
+def _verdict(one: VariantRun, result: Result, grounds: compare.Grounds) -> Verdict:
+    """Return the verdict on a variant by a result of it that is ok."""
+    in_turns, fail_on = one.expected.in_turns, grounds.policy.fail_on
+    try:
+        word, reasons, exact, shifts = _drafted(one, result, grounds)
+    except ValueError as error:
+        word, exact, shifts = Word.UNCLEAR, [], []
+        reasons = [because("unusable", error=str(error))]
+    changes = [*(shift.change for shift in shifts), *exact]
+    if grounds.facts.is_host and shifts and not in_turns:
+        # A host's stored times are of another load, and no level: they are told, and decide not.
+        word, shifts = word if exact else Word.UNCLEAR, []
+        reasons.append(because("stored_time"))
+    for shift in shifts:
+        if shift.metric in compare.TIMES or not shift.word.stayed:
+            reasons += _reasons(shift, is_pair=in_turns)
+    said = {shift.metric: shift.word for shift in shifts}
     if said.get(TIME, Word.UNCLEAR).stayed:
-        power = {ENERGY: "more_power", CLOCK: "lower_clock"}
+        power = {ENERGY: "more_power", compare.CLOCK: "lower_clock"}
         slower = [kind for metric, kind in power.items() if said.get(metric) is Word.SLOWER]
         reasons += [because(kind) for kind in slower[:1]]
-    is_worse = any(change.theta > 0 for change in draft.exact)
+    is_worse = any(change.theta > 0 for change in exact)
     # What moved counts before what did not, and then what needs a reader most.
     ranked = sorted(Word, key=lambda each: not each.moved)
-    word = min((*said.values(), draft.word), key=ranked.index)
-    if any(reason.kind == "over_budget" for reason in reasons):
+    word = min((*said.values(), word), key=ranked.index)
+    kinds = {reason.kind for reason in reasons}
+    if "over_budget" in kinds:
         word = Word.OVER_BUDGET
-    elif draft.exact and (is_worse or word.stayed):
+    elif exact and (is_worse or word.stayed):
         word = Word.SLOWER if is_worse else Word.FASTER
-    # A launch of many times its length can no longer be sampled as it was: not to be passed over.
-    is_unheld = any(reason.kind == "sampling" for reason in reasons)
     is_past_gate = is_worse or any(
-        shift.word is Word.SLOWER and shift.change.theta > shift.change.gate
-        for shift in draft.shifts
+        shift.word is Word.SLOWER and shift.change.theta > shift.change.gate for shift in shifts
     )
+    how = Confirmation.FRESH if result.stage is Stage.CONFIRM else Confirmation.NONE
+    how = Confirmation.IN_TURNS if in_turns else how
     return Verdict(
         variant=one.id,
         word=word,
         reasons=tuple(reasons),
-        changes=(*changes, *draft.stored, *draft.exact),
+        changes=tuple(changes),
         source=one.expected.source,
-        in_turns=one.expected.in_turns,
-        confirmation=_confirmation(one, draft.result) if word.moved else Confirmation.NONE,
-        fails=is_unheld
-        or (word.value in policy.fail_on and (word is not Word.SLOWER or is_past_gate)),
+        in_turns=in_turns,
+        confirmation=how if word.moved else Confirmation.NONE,
+        # A launch of many times its length can no longer be sampled as it was: not to be passed
+        # over.
+        fails="sampling" in kinds
+        or (word.value in fail_on and (word is not Word.SLOWER or is_past_gate)),
     )
 
 
-def _reasons(shift: Shift, *, is_pair: bool) -> list[Reason]:
+def _reasons(shift: compare.Shift, *, is_pair: bool) -> list[Reason]:
     """Return what moved, how surely, what the limit was and what both clocks did."""
     is_time, word, change = shift.metric is TIME, shift.word, shift.change
     time, clock = change.time_change, change.clock_change
@@ -286,12 +235,6 @@ def _reasons(shift: Shift, *, is_pair: bool) -> list[Reason]:
     return found
 
 
-def _confirmation(one: VariantRun, result: Result) -> Confirmation:
-    if one.expected.in_turns:
-        return Confirmation.IN_TURNS
-    return Confirmation.FRESH if result.stage is Stage.CONFIRM else Confirmation.NONE
-
-
 # What became of the claims.
 
 
@@ -300,23 +243,20 @@ class _LacksError(Exception):
 
 
 def judge_claims(
-    run: Run, stage: Stage | None = None, *, policy: Policy | None = None
+    run: Run, stage: Stage | None = None, *, policy: compare.Policy | None = None
 ) -> tuple[ClaimVerdict, ...]:
     """Return what became of each claim of a run, by the results of a stage, or by the last ones.
 
     Held if the interval of than / faster reaches nowhere below the ratio asked for, broken if it
     ends below it, else unclear. What is about an exact metric is held or broken.
     """
-    policy, usual = policy or Policy(), _usual(run.facts)
+    policy, usual = policy or compare.Policy(), _usual(run.facts)
     results = {one.id: one.result(stage) if stage else one.last for one in run.variants}
     found = []
     for claim in run.instances:
-        if why := missing_of(claim.needs, run.facts):
-            reason = because("unmet", text=why)
-            found.append(_claim_verdict(claim, ClaimWord.NOT_APPLICABLE, reason, policy))
-            continue
+        sides = (claim.than, claim.faster)
         try:
-            than, faster = (_values(claim, name, results) for name in (claim.than, claim.faster))
+            than, faster = (_values(claim, name, results, run.facts) for name in sides)
         except _LacksError as lacking:
             (reason,) = lacking.args
             found.append(_claim_verdict(claim, ClaimWord.NOT_APPLICABLE, reason, policy))
@@ -330,7 +270,7 @@ def judge_claims(
 
 
 def judge_abba(
-    claim: ClaimInstance, results: Sequence[Result], *, facts: DeviceFacts, policy: Policy
+    claim: ClaimInstance, results: Sequence[Result], *, facts: DeviceFacts, policy: compare.Policy
 ) -> ClaimVerdict | None:
     """Return a claim's verdict by groups of ABBA of its two variants; None if they did not end.
 
@@ -363,8 +303,12 @@ def _usual(facts: DeviceFacts) -> float:
     return USUAL * LIMITS["host" if facts.is_host else "one clock"].threshold
 
 
-def _values(claim: ClaimInstance, name: str, results: Mapping[str, Result | None]) -> list[float]:
+def _values(
+    claim: ClaimInstance, name: str, results: Mapping[str, Result | None], facts: DeviceFacts
+) -> list[float]:
     """Return what each process of a side took, or has of the claim's metric."""
+    if why := missing_of(claim.needs, facts):
+        raise _LacksError(because("unmet", text=why))
     result = results.get(name)
     if result is None:
         raise _LacksError(because("not_in_run", variant=name))
@@ -377,7 +321,7 @@ def _values(claim: ClaimInstance, name: str, results: Mapping[str, Result | None
             raise _LacksError(because("no_metric", variant=name, metric=claim.metric))
         return values
     try:
-        values = [each.time_us for each in values_of(result)]
+        values = [each.time_us for each in noise.values_of(result)]
     except ValueError as error:
         raise _LacksError(because("unusable", error=str(error))) from error
     if not values:
@@ -385,7 +329,9 @@ def _values(claim: ClaimInstance, name: str, results: Mapping[str, Result | None
     return values
 
 
-def _by_metric(claim: ClaimInstance, than: float, faster: float, policy: Policy) -> ClaimVerdict:
+def _by_metric(
+    claim: ClaimInstance, than: float, faster: float, policy: compare.Policy
+) -> ClaimVerdict:
     """Judge a claim by the medians of both sides' processes, which hardly ever differ."""
     ratio = than / faster if faster > 0 else None
     word = ClaimWord.HELD if than >= claim.by * faster else ClaimWord.BROKEN
@@ -400,7 +346,7 @@ def _by_metric(claim: ClaimInstance, than: float, faster: float, policy: Policy)
     return _claim_verdict(claim, word, reason, policy, (ratio, ratio, ratio))
 
 
-def _by_time(claim: ClaimInstance, log_ratio: Difference, policy: Policy) -> ClaimVerdict:
+def _by_time(claim: ClaimInstance, log_ratio: Difference, policy: compare.Policy) -> ClaimVerdict:
     reach = log_ratio.reach(MISS)
     low, high = (math.exp(log_ratio.theta + end) for end in (-reach, reach))
     word = ClaimWord.HELD if low >= claim.by else ClaimWord.UNCLEAR
@@ -414,7 +360,7 @@ def _claim_verdict(
     claim: ClaimInstance,
     word: ClaimWord,
     reason: Reason,
-    policy: Policy,
+    policy: compare.Policy,
     ratio: Sequence[float | None] = (None, None, None),
 ) -> ClaimVerdict:
     return ClaimVerdict(
@@ -426,5 +372,5 @@ def _claim_verdict(
         ratio=ratio[0],
         low=ratio[1],
         high=ratio[2],
-        fails=word is ClaimWord.BROKEN and BROKEN in policy.fail_on,
+        fails=word is ClaimWord.BROKEN and compare.BROKEN in policy.fail_on,
     )

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 @hookimpl
 def perf_commands(app: typer.Typer, baseline: typer.Typer) -> None:
     """Add ``perfsuite nightly``, ``merge`` and those of ``baseline`` for many nights."""
-    from perfsuite.nightly.lint import lint
     from perfsuite.nightly.merge import ANY_OPTION, merge, nightly
-    from perfsuite.nightly.propose import propose_command
+    from perfsuite.nightly.propose import lint, propose_command
 
     app.command(context_settings=ANY_OPTION)(nightly)
     app.command()(merge)

@@ -15,17 +15,8 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import replace
 
+from perfsuite import model
 from perfsuite.boundary import StoreError, UsageError
-from perfsuite.model import (
-    ClaimVerdict,
-    ClaimWord,
-    Excepted,
-    Run,
-    Variant,
-    Verdict,
-    Word,
-    because,
-)
 from perfsuite.packs.select import parse_selection
 from perfsuite.run import config
 from perfsuite.store.baselines import Root
@@ -34,7 +25,7 @@ from perfsuite.store.sku import sku_for
 
 FILE = "exceptions.toml"
 # What a waiver may excuse: new code, or a new driver.
-WAIVED = frozenset({Word.SLOWER, Word.ENVIRONMENT})
+WAIVED = frozenset({model.Word.SLOWER, model.Word.ENVIRONMENT})
 # What stands before a dot is a pack: conditions on axes have their operator first.
 _REMEDY = (
     'correct the entry: up_to is written "+8 %", issue is an https address; '
@@ -59,15 +50,15 @@ class Quarantine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         parse_selection(self.select)
 
     @property
-    def excepted(self) -> Excepted:
+    def excepted(self) -> model.Excepted:
         """What a verdict says of the rule."""
-        return Excepted(kind="quarantine", until=self.expires.isoformat(), reason=self.reason)
+        return model.Excepted(kind="quarantine", until=self.expires.isoformat(), reason=self.reason)
 
-    def accepts(self, variant: Variant) -> bool:
+    def accepts(self, variant: model.Variant) -> bool:
         """Say whether the rule selects a variant."""
         return parse_selection(self.select).accepts(variant)
 
-    def covers(self, variant: Variant, run: Run) -> bool:
+    def covers(self, variant: model.Variant, run: model.Run) -> bool:
         """Say whether the rule is about a variant, on the SKU where a run measures it."""
         slug = sku_for(variant, run.facts, own=run.sku).slug
         return fnmatchcase(slug, self.sku or "*") and self.accepts(variant)
@@ -84,7 +75,7 @@ class Waiver(Quarantine, frozen=True, kw_only=True, forbid_unknown_fields=True):
     up_to: Annotated[str, Meta(pattern=r"^\+?[0-9]+(\.[0-9]+)?\s*%\Z")]
 
     @property
-    def excepted(self) -> Excepted:
+    def excepted(self) -> model.Excepted:
         """What a verdict says of the rule."""
         up_to = float(self.up_to.rstrip("% ")) / 100
         return replace(super().excepted, kind="waiver", issue=self.issue, up_to=up_to)
@@ -108,12 +99,14 @@ class Exceptions(config.Exceptions):
         paths = [root / FILE for root in roots if isinstance(root, Path)]
         return cls(tuple(rule for path in paths for rule in _rules(path)), today)
 
-    def quarantined(self, run: Run) -> dict[str, Quarantine]:
+    def quarantined(self, run: model.Run) -> dict[str, Quarantine]:
         """Return the variants and canaries of a run that are in quarantine."""
         found = ((each.id, self._rule(each.variant, run)) for each in run.every)
         return {name: r for name, r in found if r and not isinstance(r, Waiver)}
 
-    def applied(self, verdicts: Sequence[Verdict], run: Run) -> tuple[Verdict, ...]:
+    def applied(
+        self, verdicts: Sequence[model.Verdict], run: model.Run
+    ) -> tuple[model.Verdict, ...]:
         """Return the verdicts, those that are excepted with the reason and failing nothing."""
         variants = {each.id: each.variant for each in run.variants}
         rules = [self._rule(variants[each.variant], run) for each in verdicts]
@@ -122,7 +115,7 @@ class Exceptions(config.Exceptions):
             for verdict, rule in zip(verdicts, rules, strict=True)
         )
 
-    def notes(self, run: Run) -> Iterator[str]:
+    def notes(self, run: model.Run) -> Iterator[str]:
         """Say which rules acted on a run, and which expired."""
         variants = {each.id: each.variant for each in run.every}.values()
         for rule in self.rules:
@@ -133,7 +126,9 @@ class Exceptions(config.Exceptions):
                 what = f"the {rule.excepted.kind} of {rule.select!r} acts no more"
                 yield f"{what}: it expired on {rule.expires} ({rule.where})"
 
-    def claims(self, claims: Sequence[ClaimVerdict], run: Run) -> tuple[ClaimVerdict, ...]:
+    def claims(
+        self, claims: Sequence[model.ClaimVerdict], run: model.Run
+    ) -> tuple[model.ClaimVerdict, ...]:
         """Return the claims on the run's excepted verdicts.
 
         Of a case in quarantine nothing is claimed; what a waived one breaks fails nothing.
@@ -142,17 +137,17 @@ class Exceptions(config.Exceptions):
         slower = [each for each in run.verdicts if each.word in WAIVED]
         waived = {each.variant: each.excepted for each in slower if each.excepted}
         sides = {each.id: (each.faster, each.than) for each in run.instances}
-        found: list[ClaimVerdict] = []
+        found: list[model.ClaimVerdict] = []
         for claim in claims:
             both = sides[claim.claim]
             rule = next((away[side] for side in both if side in away), None)
             excuse = next((waived[side] for side in both if side in waived), None)
             if rule:
-                why = because("excepted", text=f"{rule.select!r} is {rule.excepted}")
-                word = ClaimWord.NOT_APPLICABLE
+                why = model.because("excepted", text=f"{rule.select!r} is {rule.excepted}")
+                word = model.ClaimWord.NOT_APPLICABLE
                 found.append(replace(claim, word=word, reasons=(why,), fails=False))
             elif claim.fails and excuse:
-                why = because("excepted", text=str(excuse))
+                why = model.because("excepted", text=str(excuse))
                 found.append(replace(claim, fails=False, reasons=(*claim.reasons, why)))
             else:
                 found.append(claim)
@@ -164,7 +159,7 @@ class Exceptions(config.Exceptions):
             over = "" if rule.acts(self.today) else " (expired: it acts no more)"
             yield f"{rule.select}: {rule.excepted}{over}"
 
-    def _rule(self, variant: Variant, run: Run) -> Quarantine | None:
+    def _rule(self, variant: model.Variant, run: model.Run) -> Quarantine | None:
         """Return the rule that acts on a variant today, a quarantine before a waiver.
 
         Against a revision that has a known regression as well, a slower one is one more.
@@ -174,7 +169,7 @@ class Exceptions(config.Exceptions):
         return min(own, key=lambda each: isinstance(each, Waiver), default=None)
 
 
-def _excused(verdict: Verdict, excepted: Excepted) -> Verdict:
+def _excused(verdict: model.Verdict, excepted: model.Excepted) -> model.Verdict:
     """Return the verdict as a rule has it: of a waiver's only a slower one, and to its limit."""
     if excepted.up_to is not None:
         if verdict.word not in WAIVED:
@@ -183,7 +178,7 @@ def _excused(verdict: Verdict, excepted: Excepted) -> Verdict:
         worst = max(sure or [change.theta for change in verdict.changes], default=0.0)
         if worst > excepted.up_to:
             limit, issue = excepted.up_to, excepted.issue
-            why = because("worse_than_waived", theta=worst, up_to=limit, issue=issue)
+            why = model.because("worse_than_waived", theta=worst, up_to=limit, issue=issue)
             return replace(verdict, reasons=(why, *verdict.reasons))
     return replace(verdict, fails=False, excepted=excepted)
 

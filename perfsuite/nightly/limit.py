@@ -13,21 +13,8 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from perfsuite import model
 from perfsuite.judge.rule import looks_of
-from perfsuite.model import (
-    BaselineEntry,
-    ClaimInstance,
-    LeftOut,
-    Regime,
-    Run,
-    Side,
-    Stage,
-    Status,
-    Variant,
-    Verdict,
-    Word,
-    words_of,
-)
 from perfsuite.packs.select import bundles_of
 from perfsuite.run.config import Config, TimeLimit
 from perfsuite.store.git import touched_since
@@ -61,14 +48,14 @@ class Past(Struct, frozen=True, kw_only=True):
     costs_s: list[float] = []
 
 
-def past_of(run: Run, folder: Path) -> dict[str, Past]:
+def past_of(run: model.Run, folder: Path) -> dict[str, Past]:
     """Return what the runs before one say of its variants; those never measured are left out."""
     ids = {one.id for one in run.every}
     found: dict[str, Past] = {}
     for earlier in earlier_runs(folder, run):
         for one in earlier.variants:
-            last, screen = one.last, one.result(Stage.SCREEN)
-            if one.id not in ids or last is None or last.status is Status.SKIPPED:
+            last, screen = one.last, one.result(model.Stage.SCREEN)
+            if one.id not in ids or last is None or last.status is model.Status.SKIPPED:
                 continue
             word = one.verdict.word if one.verdict else last.status
             doubt = _doubt(last.status, one.verdict)
@@ -81,7 +68,7 @@ def past_of(run: Run, folder: Path) -> dict[str, Past]:
     return found
 
 
-def earlier_runs(folder: Path, run: Run) -> Iterator[Run]:
+def earlier_runs(folder: Path, run: model.Run) -> Iterator[model.Run]:
     """Yield the last runs on a unit before this one, newest first."""
     paths = (path for path in list_runs(folder) if path.stem < run.id)
     whole = 0
@@ -93,15 +80,15 @@ def earlier_runs(folder: Path, run: Run) -> Iterator[Run]:
             return
 
 
-def _doubt(status: Status, verdict: Verdict | None) -> str:
-    if status is not Status.OK:
+def _doubt(status: model.Status, verdict: model.Verdict | None) -> str:
+    if status is not model.Status.OK:
         return status.value
     if verdict is None:
         return ""
     word = verdict.word
-    if verdict.fails or word is Word.UNCLEAR or word.fails_by_default:
+    if verdict.fails or word is model.Word.UNCLEAR or word.fails_by_default:
         return word.value
-    return "faster, unconfirmed" if word is Word.FASTER and not verdict.confirmation else ""
+    return "faster, unconfirmed" if word is model.Word.FASTER and not verdict.confirmation else ""
 
 
 class _Bundle(NamedTuple):
@@ -111,7 +98,7 @@ class _Bundle(NamedTuple):
     cost_s: float
     name: str
     urgency: int
-    variants: tuple[Variant, ...]
+    variants: tuple[model.Variant, ...]
 
 
 class Fit(Struct, frozen=True, kw_only=True):
@@ -124,15 +111,15 @@ class Fit(Struct, frozen=True, kw_only=True):
 
     limit: TimeLimit
     room_s: float = inf
-    claims: tuple[ClaimInstance, ...] = ()
+    claims: tuple[model.ClaimInstance, ...] = ()
     past: Mapping[str, Past] = {}
-    entries: Mapping[str, BaselineEntry] = {}
+    entries: Mapping[str, model.BaselineEntry] = {}
     touched: frozenset[str] = frozenset()
     processes: int = 3
     devices: int = 1
     canaries_s: float = 0.0
 
-    def chosen(self, variants: Sequence[Variant]) -> tuple[Variant, ...]:
+    def chosen(self, variants: Sequence[model.Variant]) -> tuple[model.Variant, ...]:
         """Return what fits, in the order it is to be measured: the most valuable first.
 
         The oldest that fits at all is always taken. Then comes what needs a look (unclear, failing
@@ -150,32 +137,32 @@ class Fit(Struct, frozen=True, kw_only=True):
                     left_s -= each.cost_s
         return tuple(variant for each in found.values() for variant in each.variants)
 
-    def still(self, run: Run) -> Fit:
+    def still(self, run: model.Run) -> Fit:
         """Return what the time that is left has room for, if all cost as what was screened did."""
         screened = [
             one
             for one in run.variants
-            if (own := one.result(Stage.SCREEN)) and own.status is not Status.SKIPPED
+            if (own := one.result(model.Stage.SCREEN)) and own.status is not model.Status.SKIPPED
         ]
         costs_s = self.costs_s([one.variant for one in screened])
         took_s = [
             result.wall_s * (self.devices if one.variant.is_gang else 1)
             for one in screened
-            for side in Side
-            if (result := one.result(Stage.SCREEN, side))
+            for side in model.Side
+            if (result := one.result(model.Stage.SCREEN, side))
         ]
         ratio = sum(took_s) / sum(costs_s.values()) if sum(took_s) else 1.0
         left_s = max(0.0, self.limit.left_s() * PLANNED - self.canaries_s / 2)
         return replace(self, room_s=self.devices * left_s / ratio)
 
-    def cut(self, run: Run) -> Run:
+    def cut(self, run: model.Run) -> model.Run:
         """Return a run that is through with its screen, with what it left out, and a note of it."""
-        measured = {result.variant for result in run.results if result.stage is Stage.SCREEN}
+        measured = {result.variant for result in run.results if result.stage is model.Stage.SCREEN}
         variants = [one.variant for one in run.variants]
         costs_s = self.costs_s(variants)
         # The room of a run that was not interrupted.
         whole_s = self.devices * (self.limit.seconds * PLANNED - self.canaries_s)
-        left_out: list[LeftOut] = []
+        left_out: list[model.LeftOut] = []
         kinds: Counter[str] = Counter()
         for bundle in self._bundles(variants):
             for variant in bundle.variants:
@@ -183,24 +170,24 @@ class Fit(Struct, frozen=True, kw_only=True):
                     continue
                 kind, detail = self._need(variant)[1:]
                 if bundle.cost_s > whole_s:
-                    room, cost = words_of(max(0.0, whole_s)), words_of(bundle.cost_s)
+                    room, cost = model.words_of(max(0.0, whole_s)), model.words_of(bundle.cost_s)
                     kind = "too long for it"
                     detail = f"; {cost} of the {room} that it leaves for measuring"
                 kinds[kind] += 1
                 reason = f"{self.limit} has no room: {kind}{detail}"
                 cost_s = round(costs_s[variant.id], 3)
-                left_out.append(LeftOut(variant=variant.id, reason=reason, cost_s=cost_s))
+                left_out.append(model.LeftOut(variant=variant.id, reason=reason, cost_s=cost_s))
         if not left_out:
             return run
         whole, gone = len(run.variants), len(left_out)
         note = (
             f"{self.limit}: {whole - gone} of {whole} variants had room, {gone} were left out "
-            f"(about {words_of(sum(each.cost_s for each in left_out))} of measuring): "
+            f"(about {model.words_of(sum(each.cost_s for each in left_out))} of measuring): "
             f"{', '.join(f'{count} {kind}' for kind, count in sorted(kinds.items()))}"
         )
         return replace(run.having(left_out=left_out), notes=(note, *run.notes))
 
-    def costs_s(self, variants: Sequence[Variant]) -> dict[str, float]:
+    def costs_s(self, variants: Sequence[model.Variant]) -> dict[str, float]:
         """Return the seconds that the screen of each takes; unknown ones cost as their like."""
         known: dict[str, float] = {}
         alike: dict[str, list[float]] = {}
@@ -208,7 +195,7 @@ class Fit(Struct, frozen=True, kw_only=True):
             past = self.past.get(variant.id)
             if past is None or not past.costs_s:
                 continue
-            processes = 1 if variant.case.regime is Regime.EXACT else self.processes
+            processes = 1 if variant.case.regime is model.Regime.EXACT else self.processes
             devices = self.devices if variant.is_gang else 1
             known[variant.id] = median(past.costs_s) * processes * devices
             for kind in _kinds(variant):
@@ -220,7 +207,7 @@ class Fit(Struct, frozen=True, kw_only=True):
             known.setdefault(variant.id, guess)
         return known
 
-    def _need(self, variant: Variant) -> tuple[int, str, str]:
+    def _need(self, variant: model.Variant) -> tuple[int, str, str]:
         """Return how much a variant needs a look, least is most, why, and since which run."""
         past, entry = self.past.get(variant.id), self.entries.get(variant.id)
         if past is None:
@@ -234,7 +221,7 @@ class Fit(Struct, frozen=True, kw_only=True):
             return 2, f"no baseline, {past.word} when last measured", since
         return CALM, f"{past.word} when last measured", since
 
-    def _bundles(self, variants: Sequence[Variant]) -> Iterator[_Bundle]:
+    def _bundles(self, variants: Sequence[model.Variant]) -> Iterator[_Bundle]:
         costs_s = self.costs_s(variants)
         for members in bundles_of(variants, self.claims):
             pasts = [self.past.get(variant.id) for variant in members]
@@ -248,11 +235,11 @@ class Fit(Struct, frozen=True, kw_only=True):
 
 
 def fit_of(
-    run: Run,
+    run: model.Run,
     config: Config,
     *,
     limit: TimeLimit,
-    entries: Mapping[str, BaselineEntry],
+    entries: Mapping[str, model.BaselineEntry],
     devices: int,
 ) -> Fit:
     """Return what has room in a run that was just opened; canaries take theirs at both ends."""
@@ -272,5 +259,5 @@ def fit_of(
     return replace(fit, room_s=room_s, canaries_s=canaries_s)
 
 
-def _kinds(variant: Variant) -> tuple[str, ...]:
+def _kinds(variant: model.Variant) -> tuple[str, ...]:
     return f"{variant.pack}.{variant.case.name}", variant.pack, ""

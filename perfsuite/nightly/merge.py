@@ -32,6 +32,7 @@ from perfsuite.run.project import (
     with_baselines,
 )
 from perfsuite.run.run import Judging, Outcome
+from perfsuite.stats import grouped
 from perfsuite.store.baselines import Root
 from perfsuite.store.files import refusing
 from perfsuite.store.runs import RunFile, run_path
@@ -106,10 +107,7 @@ def merged(runs: Sequence[Run]) -> Run:
     _refuse_strangers(runs)
     ids = [run.id for run in runs]
     digest = hashlib.sha256("\n".join(ids).encode()).hexdigest()[:8]
-    canaries: dict[str, list[VariantRun]] = {}
-    for run in runs:
-        for one in run.canaries:
-            canaries.setdefault(one.id, []).append(one)
+    canaries = grouped((one for run in runs for one in run.canaries), lambda one: one.id)
     whole = replace(
         runs[0],
         id=f"{max(ids)}-merged-{digest}",
@@ -214,11 +212,12 @@ def _refuse_strangers(runs: Sequence[Run]) -> None:
 def _environments(runs: Sequence[Run]) -> Iterator[str]:
     """Yield what of the software differs between shards."""
     for name in sorted({name for run in runs for name in run.facts.environment}):
-        shards: dict[str, list[str]] = {}
-        for run in runs:
-            shards.setdefault(run.facts.environment.get(name, "none"), []).append(str(run.shard))
+        values = [(run.facts.environment.get(name, "none"), str(run.shard)) for run in runs]
+        shards = grouped(values, lambda one: one[0])
         if len(shards) > 1:
-            told = (f"{value} (shard {', '.join(some)})" for value, some in shards.items())
+            told = (
+                f"{value} (shard {', '.join(s for _, s in some)})" for value, some in shards.items()
+            )
             yield f"environment differs between shards: {name} is {', '.join(told)}"
 
 

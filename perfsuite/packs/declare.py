@@ -218,15 +218,13 @@ def case(
 
     It returns a ``Workload``, ``Inspection`` or ``Scenario``. Points are those of ``operator``.
     """
-    if "axes" in fields:
-        return partial(_by_axes, smoke=smoke, full=full, fields=fields)
     points = {model.Tier.SMOKE: smoke, model.Tier.NIGHTLY: nightly, model.Tier.FULL: full}
-
-    def wrap(build: Function) -> model.Case:
-        every = ((tier, each) for tier, some in points.items() for each in grid(some))
-        return _case(build, _axes_of(build), every, fields)
-
-    return wrap
+    axes = fields.get("axes")
+    if axes is None:
+        every = [(tier, each) for tier, some in points.items() for each in grid(some)]
+    else:
+        every = _by_axes(points, fields)
+    return lambda build: _case(build, _axes_of(build) if axes is None else axes, every, fields)
 
 
 def _case(
@@ -253,25 +251,20 @@ def _case(
     return model.Case(build=build, axes=values, points=points, **fields)
 
 
-def _by_axes(build: Function, *, smoke: Any, full: Any, fields: dict[str, Any]) -> model.Case:
-    """Make a case as packs of API 1 declare it: products of axes, and what is left out of them."""
+def _by_axes(
+    points: Mapping[model.Tier, Any], fields: dict[str, Any]
+) -> list[tuple[model.Tier, dict[str, model.Scalar]]]:
+    """Return points as packs of API 1 say them: products of axes, and what is left out of them."""
     told = "case(axes=...) goes with API 3: list the points of each tier, as operator says"
     with suppress(DeprecationWarning):  # where warnings are errors an old pack would be none
         warnings.warn(told, DeprecationWarning, stacklevel=3)
-    fields = {"only": None, **fields}
-    axes, only = map(fields.pop, ("axes", "only"))
-
-    def points() -> Iterator[tuple[model.Tier, model.Axes]]:
-        for tier, some in (
-            (model.Tier.SMOKE, smoke),
-            (model.Tier.NIGHTLY, {}),
-            (model.Tier.FULL, full),
-        ):
-            for each in grid({name: [*values] for name, values in {**axes, **dict(some)}.items()}):
-                if not only or only(**each):
-                    yield tier, each
-
-    return _case(build, axes, points(), fields)
+    axes, only = fields.pop("axes"), fields.pop("only", None)
+    return [
+        (tier, each)
+        for tier, some in points.items()
+        for each in grid({name: [*values] for name, values in {**axes, **dict(some)}.items()})
+        if not only or only(**each)
+    ]
 
 
 def _axes_of(function: Function) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from perfsuite.model import (
 from perfsuite.packs import GRAMMAR
 from perfsuite.packs.find import spec_of
 from perfsuite.packs.load import ARCH, RESERVED
+from perfsuite.stats import grouped
 
 # A variant, or its id where no more is known.
 Named = TypeVar("Named", bound=Variant | str)
@@ -253,11 +254,9 @@ def order(variants: Iterable[Variant], seed: int) -> tuple[Variant, ...]:
     Variants of one case share compile caches; the rest is random so that drift hits no case more.
     The outcome depends on the seed and on which variants there are, not on their order.
     """
-    groups: dict[tuple[str, str], list[Variant]] = {}
-    for variant in sorted(variants, key=lambda variant: variant.id):
-        groups.setdefault((variant.pack, variant.case.name), []).append(variant)
+    ordered = sorted(variants, key=lambda variant: variant.id)
+    cases = [*grouped(ordered, lambda variant: (variant.pack, variant.case.name)).values()]
     shuffle = random.Random(seed).shuffle  # noqa: S311 - order, no secret
-    cases = list(groups.values())
     shuffle(cases)
     for members in cases:
         shuffle(members)
@@ -292,9 +291,7 @@ def bundles_of(
         if groups[one] is not groups[other]:
             joined = groups[one] + groups[other]
             groups.update(dict.fromkeys(joined, joined))
-    found: dict[int, list[Variant]] = {}
-    for variant in variants:
-        found.setdefault(id(groups[variant.id]), []).append(variant)
+    found = grouped(variants, lambda variant: id(groups[variant.id]))
     return [tuple(members) for members in found.values()]
 
 

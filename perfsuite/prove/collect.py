@@ -1,47 +1,46 @@
-"""Collects measurements for a proof on every unit at hand, and what other tools say there."""
+"""Collects measurements for a proof on every unit at hand, and what other tools say there.
+
+The raw data are a JSON line for each thing measured, appended as it is measured.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import importlib
 import random
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from io import FileIO
 from pathlib import Path
+from statistics import fmean, median
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import msgspec
-from msgspec import structs
+from msgspec import Struct
+from msgspec.structs import replace
 
-from perfsuite.boundary import UsageError
+from perfsuite import model
+from perfsuite.boundary import StoreError, UsageError, in_a_line
 from perfsuite.devices.protocol import Device, automatic, open_device
 from perfsuite.engine.measure import Session
+from perfsuite.judge.noise import entries_of
 from perfsuite.judge.rule import Looks, looks_of, needs_pairs
-from perfsuite.model import Pack, Result, Settings, Side, Stage, Tier, Variant, built_in
+from perfsuite.judge.verdict import judge
 from perfsuite.packs.load import load_pack
 from perfsuite.packs.select import missing_need
 from perfsuite.prove import planted
-from perfsuite.prove.raw import (
-    CHANGE,
-    Header,
-    Ladder,
-    Reading,
-    Wave,
-    append,
-    code_of,
-    ladders_of,
-    verdict_of_pairs,
-    wave_of,
-)
-from perfsuite.store.files import refusing
+from perfsuite.run.expected import beside
+from perfsuite.stats import grouped
+from perfsuite.store.files import encode, refusing, round_digits, unpacked
 from perfsuite.store.git import commit_of
 from perfsuite.store.sku import sku_of
 from perfsuite.workers.catalogue import load_catalogue
@@ -49,6 +48,348 @@ from perfsuite.workers.messages import read
 from perfsuite.workers.panel import Panel
 from perfsuite.workers.process import Code, EndedError, Slot
 from perfsuite.workers.units import Panels
+
+PACKAGE = Path(__file__).parents[1]
+CHANGE = "change"
+# What older files have that nothing reads any more: a kind of line, what is no share of work, and
+# what the samples were held to.
+RETIRED, STRUCTURAL, CUPTI = "Stretch", "structural", "CUPTI"
+# What a wave keeps of how its processes were sampled.
+SAMPLED = ("launches", "backend", "pace", "sets")
+# The change that tools are compared at: the one nearest to this.
+COMPARED = 0.01
+UNCHANGED = model.Revision("", "the unchanged code")
+NO_RAW = "name a file that perfsuite prove wrote"
+
+
+class Header(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What was measured where; the first line of a file. ``code`` is a digest of what ran."""
+
+    schema: Literal["perfsuite.proof/1"] = "perfsuite.proof/1"
+    started: str
+    commit: str
+    code: str = ""
+    sku: model.Sku
+    facts: model.DeviceFacts
+    settings: model.Settings
+    variants: tuple[model.Variant, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def version(self) -> str:
+        """The version of the code, as far as it is known."""
+        return self.code or self.commit
+
+
+class Process(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One process by the medians of its blocks, per launch: microseconds and SM cycles.
+
+    Where the host times, ``samples_us`` has all samples, and ``device_us`` the device's own time.
+    """
+
+    time_us: tuple[float, ...]
+    cycles: tuple[float, ...] = ()
+    device_us: tuple[float, ...] = ()
+    samples_us: tuple[tuple[float, ...], ...] = ()
+
+
+class Wave(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The processes of a variant that one turn of the panel measured, ``reason`` if it failed.
+
+    Those ``beside`` are of the unchanged code, side A of pairs: alive together, in turns.
+    ``busy_s`` are a process's seconds of settling and sampling. Older files have ``fresh`` ones,
+    each from a server of its own, which are left out.
+    """
+
+    variant: str
+    unit: str
+    fresh: bool = False
+    wall_s: float = 0.0
+    busy_s: float = 0.0
+    launches: int = 1
+    backend: str = ""
+    pace: float = 0.0
+    sets: int = 1
+    processes: tuple[Process, ...] = ()
+    beside: tuple[Process, ...] = ()
+    reason: str = ""
+
+    def with_more(self, other: Wave) -> Wave:
+        """Return the wave and more pairs of its variant."""
+        if self.reason or other.reason:
+            return self if self.reason else other
+        return replace(
+            self,
+            wall_s=self.wall_s + other.wall_s,
+            processes=self.processes + other.processes,
+            beside=self.beside + other.beside,
+        )
+
+
+class Reading(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What another tool said of a variant in a process of its own: microseconds per launch."""
+
+    variant: str
+    unit: str
+    tool: str
+    time_us: float | None = None
+    seconds: float = 0.0
+    reason: str = ""
+
+
+Line = Header | Wave | Reading
+KINDS: dict[str, type[Line]] = {kind.__name__: kind for kind in (Header, Wave, Reading)}
+
+
+class Night(Struct, frozen=True, kw_only=True):
+    """What one file holds."""
+
+    name: str
+    header: Header
+    waves: tuple[Wave, ...] = ()
+    readings: tuple[Reading, ...] = ()
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The cards that were measured."""
+        return tuple(dict.fromkeys(wave.unit for wave in self.waves))
+
+
+class Raw(Struct, frozen=True):
+    """All nights of one version of the code on one product, in their order."""
+
+    nights: tuple[Night, ...]
+
+    @property
+    def header(self) -> Header:
+        """The newest night's."""
+        return self.nights[-1].header
+
+    @property
+    def waves(self) -> list[Wave]:
+        """The waves of all nights."""
+        return [wave for night in self.nights for wave in night.waves]
+
+    @property
+    def readings(self) -> list[Reading]:
+        """What other tools said in all nights."""
+        return [reading for night in self.nights for reading in night.readings]
+
+    @property
+    def variants(self) -> dict[str, model.Variant]:
+        """The variants of all nights by their ids."""
+        return {each.id: each for night in self.nights for each in night.header.variants}
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The cards of all nights."""
+        return tuple(dict.fromkeys(unit for night in self.nights for unit in night.units))
+
+
+def code_of() -> str:
+    """Return a digest of perfsuite's own code: what is measured by another is not pooled."""
+    digest = hashlib.sha256()
+    for file in sorted(each for each in PACKAGE.rglob("*") if each.suffix in {".py", ".cu"}):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def append(file: FileIO, line: Line) -> None:
+    """Add a line, which is on disk before the next thing is measured; from any thread."""
+    file.write(encode((type(line).__name__, line)) + b"\n")
+
+
+def read_raw(paths: Iterable[Path]) -> list[Raw]:
+    """Return what files hold, those of one code and product together; the newest are last.
+
+    Of a folder all its raw files. A last line without its end is what an interruption left. What
+    is named twice is refused: its processes would be compared with themselves.
+    """
+    files = [
+        file
+        for path in paths
+        for file in (sorted(path.glob("*.jsonl*")) if path.is_dir() else [path])
+    ]
+    nights = sorted(map(_night, files), key=lambda night: night.header.started)
+    headers = [night.header for night in nights]
+    if any(header in headers[:place] for place, header in enumerate(headers)):
+        raise StoreError(
+            "the same data is named twice",
+            where=", ".join(map(str, files)),
+            remedy="name each raw file once, compressed or not",
+        )
+    alike = grouped(nights, lambda night: (night.header.version, night.header.sku.slug))
+    found = [Raw(tuple(group)) for group in alike.values()]
+    return sorted(found, key=lambda raw: raw.header.started)
+
+
+def _night(path: Path) -> Night:
+    header, *lines = _lines(path)
+    if not isinstance(header, Header) or any(isinstance(line, Header) for line in lines):
+        raise StoreError("is no raw data of one night", where=str(path), remedy=NO_RAW)
+    return Night(
+        name=path.name.partition(".")[0],
+        header=header,
+        waves=tuple(each for each in lines if isinstance(each, Wave) and not each.fresh),
+        readings=tuple(each for each in lines if isinstance(each, Reading) and each.tool != CUPTI),
+    )
+
+
+def _lines(path: Path) -> Iterator[Line]:
+    with refusing("cannot be read", path, remedy=NO_RAW):
+        rows = unpacked(path).split(b"\n")[:-1]
+    if not rows or not rows[0].startswith(b'["Header"'):
+        raise StoreError("is no raw data of a proof", where=str(path), remedy=NO_RAW)
+    for number, row in enumerate(rows, start=1):
+        where = f"{path}:{number}"
+        try:
+            name, body = msgspec.json.decode(row, type=tuple[str, msgspec.Raw])
+            if name == RETIRED:
+                continue
+            if name not in KINDS:
+                raise StoreError(f"has a line of unknown kind {name!r}", where=where)
+            yield msgspec.json.decode(body, type=KINDS[name])
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise StoreError(f"has a damaged line: {error}", where=where) from error
+
+
+def wave_of(result: model.Result, unit: str, *, of_a: model.Result | None = None) -> Wave:
+    """Return what is kept of a result, and of side A's beside it: medians of blocks."""
+    wave = Wave(variant=result.variant, unit=unit, wall_s=result.wall_s)
+    for each in (of_a or result, result):
+        if each.status is not model.Status.OK or not each.evidence:
+            return replace(wave, reason=f"{each.status.value}: {each.reason}")
+    phases = [each.phases_s for each in result.evidence]
+    busy_s = [each.get("settle", 0.0) + each.get("measure", 0.0) for each in phases]
+    return replace(
+        wave,
+        busy_s=round(fmean(busy_s), 4),
+        processes=tuple(map(_process, result.evidence)),
+        beside=tuple(map(_process, of_a.evidence if of_a else ())),
+        **{name: getattr(result.evidence[0], name) for name in SAMPLED},
+    )
+
+
+def _process(evidence: model.Evidence) -> Process:
+    times_us, cycles, device_us = map(
+        evidence.samples, (model.TIME.name, model.CYCLES.name, model.DEVICE_TIME.name)
+    )
+    kept = [tuple(map(round_digits, block)) for block in times_us]
+    return Process(
+        time_us=_medians(times_us),
+        cycles=_medians(cycles),
+        device_us=_medians(device_us),
+        samples_us=tuple(kept) if evidence.backend == "host" else (),
+    )
+
+
+def _medians(blocks: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    return tuple(round_digits(median(block)) for block in blocks if block)
+
+
+def result_of(
+    variant: model.Variant, wave: Wave, side: model.Side = model.Side.B, most: int | None = None
+) -> model.Result:
+    """Return a recorded wave as the result of a screen, or the first so many of its processes."""
+    processes = wave.processes if side is model.Side.B else wave.beside
+    evidence = [
+        model.Evidence(
+            slot=0,
+            seed=0,
+            unit=wave.unit,
+            blocks=tuple(_block(process, index) for index in range(len(process.time_us))),
+            **{name: getattr(wave, name) for name in SAMPLED},
+        )
+        for process in processes[:most]
+    ]
+    return model.Result(
+        variant=variant.id,
+        status=model.Status.OK,
+        evidence=tuple(evidence),
+        case_version=variant.case.version,
+        side=side,
+    )
+
+
+def _block(process: Process, index: int) -> model.Block:
+    device_us = process.device_us[index : index + 1]
+    return model.Block(
+        time_us=process.samples_us[index] if process.samples_us else (process.time_us[index],),
+        cycles=process.cycles[index : index + 1],
+        metrics={model.DEVICE_TIME.name: device_us} if device_us else {},
+    )
+
+
+def run_of(header: Header, *variants: model.VariantRun) -> model.Run:
+    """Return variants as a run of the proof's device has them."""
+    return model.Run(
+        id="proof",
+        started="",
+        command="",
+        sku=header.sku,
+        facts=header.facts,
+        settings=header.settings,
+        variants=variants,
+    )
+
+
+def entry_of(header: Header, variant: model.Variant, waves: Sequence[Wave]) -> model.BaselineEntry:
+    """Return waves as the product would store them as a baseline."""
+    results = [result_of(variant, wave) for wave in waves]
+    whole = replace(results[0], evidence=tuple(e for each in results for e in each.evidence))
+    return entries_of(run_of(header, model.VariantRun(variant=variant, results=(whole,))))[
+        variant.id
+    ]
+
+
+def verdict_of_pairs(header: Header, variant: model.Variant, wave: Wave) -> model.Verdict | None:
+    """Return what pairs come to, of which the product takes more until it is plain."""
+    step, found = looks_of(header.settings).step, None
+    for count in range(step, len(wave.beside) + 1, step):
+        sides = tuple(result_of(variant, wave, side, count) for side in model.Side)
+        run = run_of(header, model.VariantRun(variant=variant, results=sides))
+        found = next(iter(judge(beside(replace(run, against=UNCHANGED)))), None)
+        if found is None or not needs_pairs(found):
+            break
+    return found
+
+
+class Ladder(NamedTuple):
+    """Variants of a case that differ in ``change`` only, by it; that of 0 is the base."""
+
+    name: str
+    variants: dict[float, model.Variant]
+
+    @property
+    def base(self) -> model.Variant:
+        """The variant to which nothing was added."""
+        return self.variants[0.0]
+
+    @property
+    def compared(self) -> model.Variant:
+        """The variant that tools are compared at."""
+        changes = [change for change in self.variants if change]
+        return self.variants[min(changes, key=lambda each: abs(each - COMPARED))]
+
+    @property
+    def is_host_timed(self) -> bool:
+        """Say whether the host takes its times."""
+        return self.base.case.regime is model.Regime.END_TO_END
+
+
+def ladders_of(variants: Iterable[model.Variant]) -> list[Ladder]:
+    """Group variants; those without a base or without a change are left out."""
+    groups: dict[str, dict[float, model.Variant]] = defaultdict(dict)
+    for variant in variants:
+        if CHANGE in variant.axes and STRUCTURAL not in variant.case.tags:
+            others = [model.format_value(v) for k, v in variant.axes.items() if k != CHANGE]
+            name = " ".join((variant.case.name, *others))
+            groups[name][float(variant.axes[CHANGE])] = variant
+    ladders = [Ladder(name, dict(sorted(group.items()))) for name, group in groups.items()]
+    return [each for each in ladders if 0.0 in each.variants and len(each.variants) > 1]
+
+
+# Measuring them.
 
 # How a unit's time is shared out: a tenth of it goes to other tools.
 SHARES = {"triage": 0.45, "pairs": 0.45, "tools": 0.1}
@@ -61,10 +402,10 @@ FEWEST_ROUNDS = 5
 ANSWER_LIMIT_S = 120.0
 
 # The planted pack, and the same without a change: what pairs have for side A.
-PACK = Pack(name="planted", origin=f"module:{planted.__name__}")
+PACK = model.Pack(name="planted", origin=f"module:{planted.__name__}")
 SIDES = {
-    Side.A: Code(origins={PACK.name: f"{PACK.origin}:unchanged"}),
-    Side.B: Code(origins={PACK.name: PACK.origin}),
+    model.Side.A: Code(origins={PACK.name: f"{PACK.origin}:unchanged"}),
+    model.Side.B: Code(origins={PACK.name: PACK.origin}),
 }
 
 Say = Callable[[str], None]
@@ -93,7 +434,7 @@ class Unit:
         """Take turns by their shares of the time until none fits before the deadline."""
         with closing(Slot(0, self.panel.setup)) as slot:
             acts = {"triage": self.triage, "pairs": self.pairs}
-            if self.facts.is_host or built_in(self.facts.device).unit:
+            if self.facts.is_host or model.built_in(self.facts.device).unit:
                 acts["tools"] = partial(self.ask_tools, slot)
             spent, last = dict.fromkeys(acts, 0.0), dict.fromkeys(acts, 0.0)
             while not self.stopped.is_set():
@@ -122,13 +463,13 @@ class Unit:
         ]
         waves: list[Wave] = []
 
-        def take(result: Result) -> None:
+        def take(result: model.Result) -> None:
             waves.append(wave_of(result, self.facts.unit))
             append(self.file, waves[-1])
 
         self._begin("triage", chosen)
         processes = self.panel.setup.settings.processes
-        self.panel.measure(chosen, Stage.SCREEN, processes=processes, on_result=take)
+        self.panel.measure(chosen, model.Stage.SCREEN, processes=processes, on_result=take)
         self.waves |= {wave.variant: wave for wave in waves if wave.processes}
 
     def pairs(self) -> None:
@@ -144,10 +485,10 @@ class Unit:
         self._begin("pairs", chosen)
         self.panel.compared = frozenset(variant.id for variant in chosen)
         looks, left, taken = looks_of(self.panel.setup.settings), chosen, 0
-        waves, of_a = dict[str, Wave](), dict[str, Result]()
+        waves, of_a = dict[str, Wave](), dict[str, model.Result]()
 
-        def take(result: Result) -> None:  # that of side A comes first
-            if result.side is Side.A:
+        def take(result: model.Result) -> None:  # that of side A comes first
+            if result.side is model.Side.A:
                 of_a[result.variant] = result
                 return
             name = result.variant
@@ -157,7 +498,7 @@ class Unit:
         while left and not self.stopped.is_set():
             step = looks.step if taken else looks.call
             self.panel.begun = dict.fromkeys(self.panel.compared, 2 * taken)
-            self.panel.measure(left, Stage.SCREEN, processes=step, on_result=take)
+            self.panel.measure(left, model.Stage.SCREEN, processes=step, on_result=take)
             taken += step
             found = [each for each in left if each.id in waves]
             left = [each for each in found if self._asks_more(each, waves[each.id], looks)]
@@ -166,23 +507,23 @@ class Unit:
                     append(self.file, waves[each.id])
         self.panel.compared, self.panel.begun = frozenset(), {}
 
-    def _asks_more(self, variant: Variant, wave: Wave, looks: Looks) -> bool:
+    def _asks_more(self, variant: model.Variant, wave: Wave, looks: Looks) -> bool:
         """Say whether more pairs are needed, and allowed."""
         found = verdict_of_pairs(self.header, variant, wave)
         is_open = bool(found and needs_pairs(found))
         return is_open and len(wave.beside) + looks.step <= looks.most
 
-    def _change(self, ladder: Ladder, turn: int) -> Variant:
+    def _change(self, ladder: Ladder, turn: int) -> model.Variant:
         """Return one of a ladder's changes; each unit begins with another."""
         _, *changes = ladder.variants.values()
         return changes[(turn + self.place) % len(changes)]
 
-    def _begin(self, act: str, chosen: list[Variant]) -> None:
+    def _begin(self, act: str, chosen: list[model.Variant]) -> None:
         """Mix what is measured, in processes of its own, sampled as the unchanged code is."""
         turn, setup = self.turns[act], self.panel.setup
         random.Random(f"{act} {turn}").shuffle(chosen)  # noqa: S311 - what runs before what
         seed = 1 + 2 * turn + (act == "pairs")
-        self.panel.setup = replace(setup, settings=structs.replace(setup.settings, seed=seed))
+        self.panel.setup = dataclasses.replace(setup, settings=replace(setup.settings, seed=seed))
         known = self.panel.samplings
         for ladder in self.ladders:
             if sampling := known.get(ladder.base.id):
@@ -211,13 +552,13 @@ class Unit:
 def collect(path: Path, *, root: Path, device: str, budget_s: float, say: Say) -> None:
     """Measure until the time is over or Ctrl-C; what was measured is in the file either way."""
     deadline = time.monotonic() + budget_s
-    has_units = bool(built_in(automatic()[0] if device == "auto" else device).unit)
-    tier = Tier.NIGHTLY if has_units else Tier.SMOKE
+    has_units = bool(model.built_in(automatic()[0] if device == "auto" else device).unit)
+    tier = model.Tier.NIGHTLY if has_units else model.Tier.SMOKE
     (pack,) = load_catalogue([PACK], tier=tier)
     if pack.error:
         raise UsageError(f"the planted pack cannot be listed: {pack.error}")
     with ExitStack() as stack:
-        panels = stack.enter_context(Panels()).of(device, [pack], Settings(), {})
+        panels = stack.enter_context(Panels()).of(device, [pack], model.Settings(), {})
         facts = panels[0].facts
         variants = [each for each in pack.variants if not missing_need(each, facts)]
         if has_units:
@@ -228,7 +569,7 @@ def collect(path: Path, *, root: Path, device: str, budget_s: float, say: Say) -
             code=code_of(),
             sku=sku_of(facts),
             facts=facts,
-            settings=Settings(),
+            settings=model.Settings(),
             variants=tuple(variants),
         )
         remedy = "name a file that does not exist yet, in a folder that can be written"
@@ -259,10 +600,10 @@ def collect(path: Path, *, root: Path, device: str, budget_s: float, say: Say) -
 Launches = Sequence[Callable[[], object]]
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class Order(Struct, frozen=True, kw_only=True):
     """A variant, the tools to ask about it, and the seconds of GPU each has."""
 
-    variant: Variant
+    variant: model.Variant
     unit: str
     device: str
     seed: int
@@ -352,7 +693,7 @@ def answers(given: msgspec.Raw) -> list[Reading]:
     variant = order.variant
     device = open_device(order.device, seed=order.seed)
     case = load_pack(variant.pack, PACK.origin).cases[variant.case.name]
-    session = Session(device, case, variant.axes, Settings(), order.seed)
+    session = Session(device, case, variant.axes, model.Settings(), order.seed)
     launches = session.launches(order.sets)
     launches[0]()
     device.synchronize()
@@ -368,8 +709,7 @@ def answers(given: msgspec.Raw) -> list[Reading]:
         try:
             said: dict[str, Any] = {"time_us": tools[tool](order, launches)}
         except Exception as error:  # noqa: BLE001 - whatever a tool has against this machine
-            first = str(error).partition("\n")[0]
-            said = {"reason": f"{type(error).__name__}: {first}"}
+            said = {"reason": in_a_line(error)}
         found.append(order.reading(tool, seconds=round(time.monotonic() - started, 4), **said))
     return found
 

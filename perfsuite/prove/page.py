@@ -14,7 +14,6 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
 import typer
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from msgspec.structs import replace
 from scipy.stats import binomtest
 
@@ -32,10 +31,11 @@ from perfsuite.model import (
     Word,
     seconds_of,
 )
-from perfsuite.prove.raw import (
+from perfsuite.prove.collect import (
     Ladder,
     Raw,
     Wave,
+    collect,
     entry_of,
     ladders_of,
     read_raw,
@@ -43,7 +43,9 @@ from perfsuite.prove.raw import (
     run_of,
     verdict_of_pairs,
 )
+from perfsuite.report.files import templates
 from perfsuite.run.project import Device, find_project, say
+from perfsuite.stats import grouped
 from perfsuite.store.files import refusing, replace_file
 
 T = TypeVar("T")
@@ -256,11 +258,8 @@ class Tally:
 
 def tallies(verdicts: Iterable[tuple[T, Verdict | None]]) -> dict[T, Tally]:
     """Return a tally of the verdicts that have the same key; what has none counts nowhere."""
-    groups: dict[T, list[Verdict]] = defaultdict(list)
-    for key, verdict in verdicts:
-        if verdict:
-            groups[key].append(verdict)
-    return {key: Tally(group) for key, group in groups.items()}
+    groups = grouped(((key, verdict) for key, verdict in verdicts if verdict), lambda one: one[0])
+    return {key: Tally(verdict for _, verdict in group) for key, group in groups.items()}
 
 
 class Target(NamedTuple):
@@ -424,21 +423,12 @@ def percent(value: float, digits: int | None = None) -> str:
     return f"{100 * value:.{digits}f} %" if digits is not None else f"{100 * value:.3g} %"
 
 
-# The page is Markdown: nothing in it is HTML but what stands in the template.
-TEMPLATES = Environment(
-    loader=PackageLoader("perfsuite.prove"),
-    autoescape=False,  # noqa: S701 - Markdown
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    keep_trailing_newline=True,
-)
-TEMPLATES.filters["percent"] = percent
-
-
 def write_page(proofs: Sequence[Proof], path: Path) -> None:
     """Write the page: the newest version of the code first, each by itself."""
-    page = TEMPLATES.get_template("proof.md.j2").render(proofs=proofs[::-1])
+    # The page is Markdown: nothing in it is HTML but what stands in the template.
+    found = templates(str, "perfsuite.prove")
+    found.filters["percent"] = percent
+    page = found.get_template("proof.md.j2").render(proofs=proofs[::-1])
     replace_file(path, page.encode())
 
 
@@ -466,8 +456,6 @@ def prove(
     What was measured is pooled with what its folder holds. A folder may be named, too.
     """
     if not raw:
-        from perfsuite.prove.collect import collect
-
         try:
             budget_s = seconds_of(time)
         except ValueError as error:

@@ -9,44 +9,23 @@ import math
 import shlex
 import statistics
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
+from perfsuite import model
 from perfsuite.boundary import plain
 from perfsuite.devices import peaks as roofline
 from perfsuite.devices.peaks import Peaks, Rate, peaks_of
 from perfsuite.hooks import features
-from perfsuite.model import (
-    CLOCKS,
-    BaselineEntry,
-    Change,
-    ClaimInstance,
-    ClaimVerdict,
-    Code,
-    DeviceFacts,
-    Evidence,
-    Health,
-    Reason,
-    Result,
-    Run,
-    Section,
-    Stage,
-    Status,
-    Trace,
-    TracedKernel,
-    VariantRun,
-    Word,
-    metrics_by_name,
-)
 from perfsuite.report import view
 from perfsuite.report.view import Mark, mark, tallies
-from perfsuite.stats import estimate, pooled
+from perfsuite.stats import estimate, grouped, pooled
 
 # Without these of the run's options a variant is not there, or is another: as a run keeps them.
 KEPT = (
@@ -55,7 +34,7 @@ KEPT = (
     *("--override-ini=perf_against_build=", "--override-ini=perf_baselines="),
 )
 
-TIME, CYCLES = CLOCKS
+TIME, CYCLES = model.CLOCKS
 # A browser has to hold the whole page: above so many variants quiet ones are a row alone, and only
 # so many others have a section, fewer of those of a case that ended alike.
 FULL_DETAIL, MOST_SECTIONS, MOST_ALIKE = 100, 30, 10
@@ -66,18 +45,8 @@ MOST_WHY = 300
 # Reasons that the change beside them says, and those that say why the evidence does not decide.
 BESIDE, DOUBTS = {"interval", "time"}, {"clock_lost", "lost", "unconfirmed", "unusable"}
 
-T = TypeVar("T")
-Key = TypeVar("Key", bound=Hashable)
 # What is known of the machine: a name, what it was and what it is.
 Fact = tuple[str, str, str]
-
-
-def grouped(items: Iterable[T], key: Callable[[T], Key]) -> dict[Key, list[T]]:
-    """Return items by what they have in common; groups and members keep their order."""
-    groups: dict[Key, list[T]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return groups
 
 
 def case_of(variant: str) -> str:
@@ -129,7 +98,7 @@ class Process(NamedTuple):
 
     label: str
     tone: str
-    evidence: Evidence | None
+    evidence: model.Evidence | None
     middles: Sequence[float]
 
 
@@ -139,16 +108,19 @@ class SideView(Struct, frozen=True):
     ``health`` is that of each block, ``times`` are the middles of processes in microseconds.
     """
 
-    kernels: tuple[TracedKernel, ...] = ()
-    codes: tuple[Code, ...] = ()
+    kernels: tuple[model.TracedKernel, ...] = ()
+    codes: tuple[model.Code, ...] = ()
     artefact: str = ""
     environment: Mapping[str, str] = {}
-    health: tuple[Health, ...] = ()
+    health: tuple[model.Health, ...] = ()
     times: tuple[float, ...] = ()
 
     @classmethod
     def of(
-        cls, entry: BaselineEntry, environment: Mapping[str, str], result: Result | None = None
+        cls,
+        entry: model.BaselineEntry,
+        environment: Mapping[str, str],
+        result: model.Result | None = None,
     ) -> SideView:
         """Return what an entry knows, and the health of the result that it is of."""
         return cls(entry.kernels, entry.codes, entry.artefact, environment, _health(result))
@@ -182,7 +154,7 @@ class Place(NamedTuple):
         return view.flow(rate, "FLOP/s" if self.dtype else "B/s")
 
 
-class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
+class VariantView(model.VariantRun, frozen=True, kw_only=True, dict=True):
     """All that a run says of one variant; ``before`` is the result of the run before.
 
     ``anchor`` is where the page tells of it, ``peaks`` are what the SKU reaches, ``history`` is
@@ -190,9 +162,9 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
     """
 
     anchor: str
-    run: Run
+    run: model.Run
     peaks: Peaks
-    before: Result | None = None
+    before: model.Result | None = None
     history: Any = None
 
     @cached_property
@@ -200,7 +172,7 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
         """The verdict's word, or how the variant ended where there is no verdict."""
         if self.last is None:
             return mark("left out" if self.left_out else "not run")
-        if self.last.status is not Status.OK:
+        if self.last.status is not model.Status.OK:
             return mark(self.last.status.value)
         if self.verdict is None:
             return mark("measured" if self.middles[TIME] else "checked")
@@ -211,7 +183,7 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
         """Why the variant ended as it did, in words."""
         if self.last is None:
             return self.left_out.reason if self.left_out else "the run ended before it"
-        if self.last.status is not Status.OK or self.verdict is None:
+        if self.last.status is not model.Status.OK or self.verdict is None:
             return self.last.reason
         return self.verdict.reason
 
@@ -222,19 +194,19 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
         return is_bad or bool(self.verdict and self.verdict.fails)
 
     @property
-    def unmeasured(self) -> Reason | None:
+    def unmeasured(self) -> model.Reason | None:
         """Why the revision that the run was to be compared with has nothing to say of it."""
         asked = self.verdict if self.run.against else None
         reasons = asked.reasons if asked and not asked.excepted else ()
         return next((each for each in reasons if each.kind == "unmeasured"), None)
 
     @cached_property
-    def evidence(self) -> tuple[Evidence, ...]:
+    def evidence(self) -> tuple[model.Evidence, ...]:
         """What the judged processes have to say."""
         return self.last.evidence if self.last else ()
 
     @property
-    def health(self) -> tuple[Health, ...]:
+    def health(self) -> tuple[model.Health, ...]:
         """How the device fared while the judged processes measured."""
         return _health(self.last)
 
@@ -249,19 +221,19 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
         return found
 
     @cached_property
-    def change(self) -> Change | None:
+    def change(self) -> model.Change | None:
         """The change of time, with the clocks beside it; None where time was not compared."""
         changes = self.verdict.changes if self.verdict else ()
         return next((change for change in changes if change.metric == TIME), None)
 
     @property
-    def others(self) -> list[Change]:
+    def others(self) -> list[model.Change]:
         """The changes of metrics that are no clock."""
         changes = self.verdict.changes if self.verdict else ()
-        return [change for change in changes if change.metric not in CLOCKS]
+        return [change for change in changes if change.metric not in model.CLOCKS]
 
     @property
-    def telling(self) -> Change | None:
+    def telling(self) -> model.Change | None:
         """The change that the verdict is about: a worse one, and of these that of time, if any."""
         known = [change for change in (self.change, *self.others) if change]
         worse = [change for change in known if change.low > change.threshold]
@@ -276,7 +248,7 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
 
     def baseline(self, metric: str = TIME) -> float | None:
         """Return what the metric was, or None where it may not be compared."""
-        if self.verdict is None or self.verdict.word is Word.INCOMPARABLE:
+        if self.verdict is None or self.verdict.word is model.Word.INCOMPARABLE:
             return None
         if metric == TIME and self.change:
             return self.change.baseline
@@ -348,10 +320,10 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
     def measured(self) -> tuple[Measured, ...]:
         """The metrics that are no clock, of this run and of the baseline."""
         now = {name: value for one in self.evidence for name, value in one.exact.items()}
-        noisy = {name: found for name, found in self.middles.items() if name not in CLOCKS}
+        noisy = {name: found for name, found in self.middles.items() if name not in model.CLOCKS}
         now |= {name: statistics.median(found) for name, found in noisy.items() if found}
         changes = {change.metric: change for change in self.others}
-        declared = metrics_by_name(self.variant.case.metrics)
+        declared = model.metrics_by_name(self.variant.case.metrics)
         lines = []
         for name in dict.fromkeys((*now, *changes)):
             change, own = changes.get(name), declared.get(name)
@@ -366,7 +338,7 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
     @property
     def processes(self) -> list[Process]:
         """Those that counted, those of the first pass, and what they are compared with."""
-        first, confirm = self.result(Stage.SCREEN), self.result(Stage.CONFIRM)
+        first, confirm = self.result(model.Stage.SCREEN), self.result(model.Stage.CONFIRM)
         first = first if confirm and not self.is_paired else None
         names = {"now": "now", "screen": "first pass", "before": "baseline"}
         found = []
@@ -439,9 +411,9 @@ class VariantView(VariantRun, frozen=True, kw_only=True, dict=True):
     @property
     def sides(self) -> tuple[SideView, SideView] | None:
         """The variant before and now, where it may have moved; None where it did not."""
-        entry, trace = self.entry, self.trace() or Trace(variant=self.id)
-        word = self.verdict.word if self.verdict else Word.SAME
-        if entry is None or not (word.asks_why or word is Word.UNCLEAR):
+        entry, trace = self.entry, self.trace() or model.Trace(variant=self.id)
+        word = self.verdict.word if self.verdict else model.Word.SAME
+        if entry is None or not (word.asks_why or word is model.Word.UNCLEAR):
             return None
         artefact = next((one.artefact for one in self.evidence if one.artefact), "")
         known = trace.kernels, trace.codes, artefact, self.run.facts.environment
@@ -506,19 +478,19 @@ def _kept(command: str) -> tuple[str, ...]:
     return tuple(word for word in words if word.startswith(KEPT))
 
 
-def explained_by(change: Change | None, before: SideView, now: SideView) -> Explained:
+def explained_by(change: model.Change | None, before: SideView, now: SideView) -> Explained:
     """Return what a change from one side to the other is made of, as a feature tells it."""
     found: Explained | None = features().hook.perf_explained(change=change, before=before, now=now)
     return found or Explained()
 
 
-def middle(evidence: Evidence, metric: str) -> float | None:
+def middle(evidence: model.Evidence, metric: str) -> float | None:
     """Return the estimate of one process, as it is judged."""
     blocks = evidence.samples(metric)
     return estimate(blocks) if any(blocks) else None
 
 
-def everything(device: DeviceFacts) -> dict[str, str]:
+def everything(device: model.DeviceFacts) -> dict[str, str]:
     """Return all facts of a device by name."""
     return {**device.identity, **device.state, **device.environment}
 
@@ -531,7 +503,7 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[list
     return changed, [one for one in found if one not in changed]
 
 
-def _health(result: Result | None) -> tuple[Health, ...]:
+def _health(result: model.Result | None) -> tuple[model.Health, ...]:
     evidence = result.evidence if result else ()
     return tuple(block.health for one in evidence for block in one.blocks if block.health)
 
@@ -539,9 +511,9 @@ def _health(result: Result | None) -> tuple[Health, ...]:
 class ClaimView(NamedTuple):
     """One claim: its verdict, as it is declared, and the view of the faster variant."""
 
-    verdict: ClaimVerdict
+    verdict: model.ClaimVerdict
     mark: Mark
-    instance: ClaimInstance
+    instance: model.ClaimInstance
     faster: VariantView | None
 
     @property
@@ -564,12 +536,12 @@ class RunView:
     ``trends`` is where the page of trends lies, if it is there.
     """
 
-    run: Run
+    run: model.Run
     source: str
-    previous: Run | None
+    previous: model.Run | None
     variants: tuple[VariantView, ...]
     peaks: Peaks
-    sections: tuple[Section, ...] = ()
+    sections: tuple[model.Section, ...] = ()
     trends: str = ""
 
     @cached_property
@@ -641,7 +613,9 @@ class RunView:
     def is_environment(self) -> bool:
         """Say whether all that fails the run is its environment."""
         words = {one.mark.word for one in self.variants if one.fails}
-        return words == {Word.ENVIRONMENT.value} and not any(one.fails for one in self.run.claims)
+        return words == {model.Word.ENVIRONMENT.value} and not any(
+            one.fails for one in self.run.claims
+        )
 
     @cached_property
     def unmeasured(self) -> str:
@@ -654,7 +628,7 @@ class RunView:
         first = max(left, key=left.count)  # the commonest: each variant says its own
         counts = {"count": measured, "total": measured + len(left)}
         why = plain(str(first.facts["why"]), most=MOST_WHY)
-        return view.sentence(Reason("measured", {**first.facts, **counts, "why": why}))
+        return view.sentence(model.Reason("measured", {**first.facts, **counts, "why": why}))
 
     @property
     def gaps(self) -> list[str]:
@@ -726,14 +700,14 @@ def skips(views: Iterable[VariantView]) -> list[tuple[str, str, list[str]]]:
 
 
 def read(  # noqa: PLR0913 - all that is known of a run, by name
-    run: Run,
+    run: model.Run,
     *,
-    baselines: Mapping[str, BaselineEntry],
+    baselines: Mapping[str, model.BaselineEntry],
     source: str = "",
-    previous: Run | None = None,
+    previous: model.Run | None = None,
     history: Mapping[str, Any] | None = None,
     peaks: Peaks | None = None,
-    sections: tuple[Section, ...] = (),
+    sections: tuple[model.Section, ...] = (),
 ) -> RunView:
     """Gather a run for reporting; ``history`` is what earlier runs say of each variant."""
     run = view.worded(run)

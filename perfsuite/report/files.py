@@ -27,8 +27,7 @@ from perfsuite.report import data, view
 from perfsuite.report.data import MOST_WHY, Measured, RunView, VariantView
 from perfsuite.report.groups import Group, advice, groups_of
 from perfsuite.report.view import Mark
-from perfsuite.store.codec import encode, schema_of
-from perfsuite.store.files import inside, opened, refusing, replace_file
+from perfsuite.store.files import encode, inside, opened, refusing, replace_file, schema_of
 
 # Of verdict.json: a new key is no new schema, another meaning is.
 SCHEMA = 2
@@ -166,8 +165,10 @@ def environment() -> Environment:
     return found
 
 
-def templates(escaped: Callable[[str], str] | None = None) -> Environment:
-    """Return our templates, which escape what they are given: as HTML, or so."""
+def templates(
+    escaped: Callable[[str], str] | None = None, package: str = "perfsuite.report"
+) -> Environment:
+    """Return a package's templates, which escape what they are given: as HTML, or so."""
 
     def finalize(value: object) -> object:
         if escaped is None or isinstance(value, Markup):
@@ -175,7 +176,7 @@ def templates(escaped: Callable[[str], str] | None = None) -> Environment:
         return Markup(escaped(str(value)))  # noqa: S704
 
     found = Environment(
-        loader=PackageLoader("perfsuite.report"),
+        loader=PackageLoader(package),
         autoescape=True,
         finalize=finalize,
         undefined=StrictUndefined,

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from perfsuite.model import TIME, Tier
 from perfsuite.report import view
-from perfsuite.report.data import Fact, RunView, VariantView, axes_of, case_of, grouped
+from perfsuite.report.data import Fact, RunView, VariantView, axes_of, case_of
 from perfsuite.report.view import STAYED, Mark
+from perfsuite.stats import grouped
 
 # A cause has so many facts, and so many variants are selected by name.
 MOST_FACTS, MOST_NAMED = 4, 4

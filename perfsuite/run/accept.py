@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from perfsuite.boundary import UsageError, is_plain, plain
-from perfsuite.judge.compare import Grounds, differing, level_changes
+from perfsuite.judge.compare import Grounds, level_changes
 from perfsuite.judge.noise import entries_of
 from perfsuite.model import (
     BaselineEntry,
@@ -48,7 +48,7 @@ from perfsuite.store.baselines import (
     write_entries,
 )
 from perfsuite.store.runs import list_runs, run_path, write_references
-from perfsuite.store.sku import differs, skus_of
+from perfsuite.store.sku import differing, differs, skus_of
 
 # So many variants are named in a line and the rest counted, each with so much of its reason.
 _MOST_NAMED, _MOST_REASON = 5, 200

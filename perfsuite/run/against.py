@@ -22,7 +22,6 @@ from msgspec.structs import replace
 from packaging.requirements import Requirement
 
 from perfsuite.boundary import PerfError, UsageError
-from perfsuite.judge.compare import version_changes
 from perfsuite.model import (
     SHORT_COMMIT,
     Pack,
@@ -56,6 +55,7 @@ from perfsuite.store.git import (
     revision_of,
     source_in,
 )
+from perfsuite.store.sku import version_changes
 from perfsuite.workers.catalogue import load_catalogue
 from perfsuite.workers.panel import Panel
 from perfsuite.workers.process import Code

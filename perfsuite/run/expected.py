@@ -15,7 +15,6 @@ from statistics import fmean
 from msgspec.structs import replace
 
 from perfsuite.devices.peaks import Peaks, efficiency, peaks_of, with_measured
-from perfsuite.judge.compare import differing, version_changes
 from perfsuite.judge.noise import entries_of
 from perfsuite.judge.rule import looks_of
 from perfsuite.model import (
@@ -44,7 +43,7 @@ from perfsuite.run.config import TimeLimit
 from perfsuite.stats import estimate
 from perfsuite.store.baselines import NO_FACTS, Baselines, Root, facts_of
 from perfsuite.store.runs import ended_runs, last_run, list_runs, read_references
-from perfsuite.store.sku import differs, skus_of
+from perfsuite.store.sku import differing, differs, skus_of, version_changes
 
 # Kernels that the reference had no time to trace are looked for in so many runs.
 TRACED_WITHIN = 30

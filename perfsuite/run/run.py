@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from perfsuite.boundary import PerfError, StoreError, UsageError, in_a_line, plain
 from perfsuite.devices.peaks import peaks_of
 from perfsuite.hooks import features
-from perfsuite.judge.compare import Policy, version_changes
+from perfsuite.judge.compare import Policy
 from perfsuite.judge.noise import usable_of
 from perfsuite.judge.rule import looks_of, needs_pairs, steps_left
 from perfsuite.judge.verdict import judge, judge_abba, judge_claims
@@ -77,7 +77,7 @@ from perfsuite.store.runs import (
     run_path,
     unfinished,
 )
-from perfsuite.store.sku import sku_of
+from perfsuite.store.sku import sku_of, version_changes
 from perfsuite.workers.panel import Panel
 from perfsuite.workers.units import (
     Panels,

@@ -29,8 +29,6 @@ from perfsuite.model import CLOCKS, BaselineEntry, BaselineMetric, Pack, Record,
 from perfsuite.packs.find import file_of, modules_of
 from perfsuite.stats import hodges_lehmann, pooled
 from perfsuite.store import files
-from perfsuite.store.codec import convert, damaged, read_stored, round_digits
-from perfsuite.store.files import checked_name, inside, listed, refusing, replace_file
 from perfsuite.store.sku import differs
 
 T = TypeVar("T")
@@ -104,34 +102,36 @@ class _Sheet(Record, frozen=True):
 
 def sku_folder(root: Path, slug: str) -> Path:
     """Return the folder of a SKU; a slug that would lead elsewhere is refused."""
-    return root / checked_name(slug, "SKU slug", where=root)
+    return root / files.checked_name(slug, "SKU slug", where=root)
 
 
 def pack_path(folder: Path, pack: str) -> Path:
     """Return the file of a pack; a name that would lead elsewhere is refused."""
-    return folder / f"{checked_name(pack, 'pack name', where=folder)}.json"
+    return folder / f"{files.checked_name(pack, 'pack name', where=folder)}.json"
 
 
 def run_path(folder: Path, run_id: str) -> Path:
     """Return the file with what is kept of a run."""
-    return inside(folder, "runs", f"{checked_name(run_id, 'run id', where=folder)}.json")
+    return files.inside(
+        folder, "runs", f"{files.checked_name(run_id, 'run id', where=folder)}.json"
+    )
 
 
 def _reading(path: Path) -> AbstractContextManager[None]:
     remedy = "restore it from git, or remove the folder and accept a run again"
-    return refusing("cannot read the baselines", path, remedy=remedy)
+    return files.refusing("cannot read the baselines", path, remedy=remedy)
 
 
 def folders_in(root: Path) -> list[str]:
     """Return the names of all that is no file under a root, sorted."""
     with _reading(root):
-        return [name for name in listed(root) if not (root / name).is_file()]
+        return [name for name in files.listed(root) if not (root / name).is_file()]
 
 
 def has_sku(folder: Path) -> bool:
     """Say whether the folder says which product it belongs to."""
     with _reading(folder):
-        return SKU_FILE in listed(folder)
+        return SKU_FILE in files.listed(folder)
 
 
 def skus_in(root: Path) -> list[str]:
@@ -142,21 +142,21 @@ def skus_in(root: Path) -> list[str]:
 def packs_in(folder: Path) -> list[str]:
     """Return the names of the packs that have a file in the folder."""
     with _reading(folder):
-        found = [Path(name) for name in listed(folder) if name != SKU_FILE]
+        found = [Path(name) for name in files.listed(folder) if name != SKU_FILE]
     return [path.stem for path in found if path.suffix == ".json"]
 
 
 def runs_in(folder: Path) -> list[Path]:
     """Return the files with what is kept of runs."""
     with _reading(folder / "runs"):
-        found = [folder / "runs" / name for name in listed(folder / "runs")]
+        found = [folder / "runs" / name for name in files.listed(folder / "runs")]
     return [path for path in found if path.suffix == ".json"]
 
 
 def _object_in(path: Path) -> dict[str, Any] | None:
     """Return what a file of ours holds but its schema; None only where there is no file."""
     with _reading(path):
-        return read_stored(path, BASELINE_SCHEMA)
+        return files.read_stored(path, BASELINE_SCHEMA)
 
 
 def read_sku(folder: Path) -> Sku:
@@ -164,7 +164,7 @@ def read_sku(folder: Path) -> Sku:
     path = folder / SKU_FILE
     with _reading(path):
         path.stat()
-    sku = convert(_object_in(path), Sku, where=str(path))
+    sku = files.convert(_object_in(path), Sku, where=str(path))
     if sku.slug != folder.name:
         told = f"key 'slug' is {sku.slug!r}, the file's place says {folder.name!r}"
         raise StoreError(told, where=str(path), remedy=_MISPLACED)
@@ -176,7 +176,7 @@ def read_pack(folder: Path, pack: str) -> dict[str, StoredEntry]:
     path = pack_path(folder, pack)
     if (found := _object_in(path)) is None:
         return {}
-    sheet = convert(found, _Sheet, where=str(path))
+    sheet = files.convert(found, _Sheet, where=str(path))
     if (sheet.sku, sheet.pack) != (folder.name, pack):
         told = f"its sku and pack are SKU {sheet.sku!r} and pack {sheet.pack!r}, its place's not"
         raise StoreError(told, where=str(path), remedy=_MISPLACED)
@@ -184,13 +184,15 @@ def read_pack(folder: Path, pack: str) -> dict[str, StoredEntry]:
     for variant, value in sheet.variants.items():
         place = f"{path}, variant {variant!r}"
         if not variant.startswith(f"{pack}."):
-            raise damaged(f"the variant is not of pack {pack!r}", place)
-        entry = entries[variant] = convert({**value, "variant": variant}, StoredEntry, where=place)
+            raise files.damaged(f"the variant is not of pack {pack!r}", place)
+        entry = entries[variant] = files.convert(
+            {**value, "variant": variant}, StoredEntry, where=place
+        )
         for run in runs_of([entry]):
-            checked_name(run, "run id", where=place)
+            files.checked_name(run, "run id", where=place)
         metrics = entry.metrics
         if not metrics or any(n in CLOCKS and not metrics[n].values for n in metrics):
-            raise damaged("it has no metric, or a clock without values", place)
+            raise files.damaged("it has no metric, or a clock without values", place)
     return entries
 
 
@@ -210,7 +212,7 @@ def read_runs(folder: Path, runs: Iterable[str]) -> dict[str, RunFacts]:
     paths = {run: run_path(folder, run) for run in runs}
     found = {run: _object_in(path) for run, path in sorted(paths.items())}
     return {
-        run: convert(value, RunFacts, where=str(paths[run]))
+        run: files.convert(value, RunFacts, where=str(paths[run]))
         for run, value in found.items()
         if value is not None
     }
@@ -267,7 +269,7 @@ def _flat_text(value: Record) -> bytes:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Keep every other acceptance out of a SKU's folder; waits for the one that is there."""
-    inside(folder.parent, folder.name, SKU_FILE)  # a link may lead out of the root
+    files.inside(folder.parent, folder.name, SKU_FILE)  # a link may lead out of the root
     with ExitStack() as stack:
         with _writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -277,7 +279,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 def _writing(path: Path) -> AbstractContextManager[None]:
     remedy = "make the folder writable and make room on the disk; what was there still holds"
-    return refusing("cannot write a baseline", path, remedy=remedy)
+    return files.refusing("cannot write a baseline", path, remedy=remedy)
 
 
 def write_entries(
@@ -286,19 +288,19 @@ def write_entries(
     """Put entries of ``runs`` into their packs' files, with what they refer to before them."""
     if not entries:
         return ()
-    first, files = {}, {}
+    first, sheets = {}, {}
     for pack in sorted({name.partition(".")[0] for name in entries}):
         own = {name: each for name, each in entries.items() if name.startswith(f"{pack}.")}
         whole = {**read_pack(folder, pack), **own}
-        files[pack_path(folder, pack)] = baseline_text(sku.slug, pack, whole)
+        sheets[pack_path(folder, pack)] = baseline_text(sku.slug, pack, whole)
     for run in runs:
         first[run_path(folder, run.id)] = _flat_text(facts_of(run))
     if not has_sku(folder):
         first[folder / SKU_FILE] = _flat_text(sku)
     written = []
-    for path, data in {**first, **files}.items():
+    for path, data in {**first, **sheets}.items():
         with _writing(path):
-            written.append(replace_file(path, data))
+            written.append(files.replace_file(path, data))
     used = runs_of(read_all(folder).values())
     for path in runs_in(folder):
         if path.stem not in used:
@@ -505,9 +507,9 @@ def _pooled(metrics: Sequence[BaselineMetric]) -> BaselineMetric:
     flat = [value for row in logs for value in row]
     return replace(
         metrics[-1],
-        center=round_digits(math.exp(hodges_lehmann(flat))),
-        within=round_digits(math.sqrt(squares / len(flat))),
-        between=round_digits(math.sqrt(pooled(logs).value)),
+        center=files.round_digits(math.exp(hodges_lehmann(flat))),
+        within=files.round_digits(math.sqrt(squares / len(flat))),
+        between=files.round_digits(math.sqrt(pooled(logs).value)),
         values=values,
     )
 

@@ -24,15 +24,6 @@ from msgspec.structs import asdict, replace
 from perfsuite import model
 from perfsuite.boundary import StoreError
 from perfsuite.store import files
-from perfsuite.store.codec import (
-    convert,
-    damaged,
-    encode,
-    read_json,
-    read_stored,
-    round_digits,
-    take_schema,
-)
 
 RUN_SCHEMA, REFERENCES_SCHEMA = "perfsuite.run/1", "perfsuite.reference/1"
 _REFERENCES = "reference.json"
@@ -86,7 +77,7 @@ LATER = {name for part in PARTS.values() for name in part.__struct_fields__}
 
 
 def _line(kind: str, values: Mapping[str, Any]) -> bytes:
-    return encode({"kind": kind, **values}) + b"\n"
+    return files.encode({"kind": kind, **values}) + b"\n"
 
 
 def _start_lines(run: model.Run) -> bytes:
@@ -122,11 +113,11 @@ def read_run(data: bytes, *, where: str) -> model.Run:
     """
     first, *lines = data.removesuffix(b"\n").split(b"\n")
     place = f"{where}, line 1"
-    header = read_json(first, where=where)
+    header = files.read_json(first, where=where)
     if header.pop("kind", None) != "header":
-        raise damaged("not a run file: it begins with no header", place)
-    take_schema(header, RUN_SCHEMA, where=place)
-    run = convert(header, model.Run, where=place)
+        raise files.damaged("not a run file: it begins with no header", place)
+    files.take_schema(header, RUN_SCHEMA, where=place)
+    run = files.convert(header, model.Run, where=place)
     for name in (run.id, *(part.run for part in run.parts)):
         files.checked_name(name, "run id", where=place)
     files.checked_name(run.sku.slug, "SKU slug", where=place)
@@ -135,14 +126,14 @@ def read_run(data: bytes, *, where: str) -> model.Run:
     judged: dict[str, Any] = {}
     for number, line in enumerate(lines, 2):
         place = f"{where}, line {number}"
-        values = read_json(line, where=where, line=number)
+        values = files.read_json(line, where=where, line=number)
         kind = values.pop("kind", None)
         if kind == "trace":  # what is judged again may be traced before
-            traces.append(convert(values, model.Trace, where=place))
+            traces.append(files.convert(values, model.Trace, where=place))
         elif kind == "result" and not run.finished:
-            results.append(convert(values, model.Result, where=place))
+            results.append(files.convert(values, model.Result, where=place))
         elif kind == "plan" and not run.finished:
-            plan = convert(_with_cases(values, place), Plan, where=place)
+            plan = files.convert(_with_cases(values, place), Plan, where=place)
             variants, canaries = (
                 tuple(model.VariantRun(variant=each) for each in some)
                 for some in (plan.variants, plan.canaries)
@@ -151,16 +142,16 @@ def read_run(data: bytes, *, where: str) -> model.Run:
             run = replace(run, instances=plan.instances, sources=plan.sources)
         elif kind == "judged":
             kept = {name: value for name, value in values.items() if name not in RETIRED}
-            judged = asdict(convert(kept, Judged, where=place))
+            judged = asdict(files.convert(kept, Judged, where=place))
         elif kind == "end":
-            run = replace(run, **asdict(convert(values, End, where=place)))
+            run = replace(run, **asdict(files.convert(values, End, where=place)))
         else:
-            raise damaged(f"not a run file: unexpected line of kind {kind!r}", place)
+            raise files.damaged(f"not a run file: unexpected line of kind {kind!r}", place)
     said = {name: judged.pop(name) for name in ("verdicts", "left_out") if judged}
     try:
         return _declared(replace(run.having(results=results, traces=traces, **said), **judged))
     except ValueError as error:
-        raise damaged(str(error), where) from error
+        raise files.damaged(str(error), where) from error
 
 
 def _declared(run: model.Run) -> model.Run:
@@ -177,7 +168,7 @@ def _with_cases(plan: dict[str, Any], place: str) -> dict[str, Any]:
         for name in ("variants", "canaries"):
             plan[name] = [{**each, "case": cases[each["case"]]} for each in plan[name]]
     except (KeyError, TypeError) as error:
-        raise damaged("not a run file: a variant has no case", place) from error
+        raise files.damaged("not a run file: a variant has no case", place) from error
     return plan
 
 
@@ -264,8 +255,8 @@ class RunFile(files.Closable):
             blocks = (
                 replace(
                     block,
-                    time_us=tuple(map(round_digits, block.time_us)),
-                    cycles=tuple(map(round_digits, block.cycles)),
+                    time_us=tuple(map(files.round_digits, block.time_us)),
+                    cycles=tuple(map(files.round_digits, block.cycles)),
                     start_s=round(block.start_s, _START_DIGITS),
                 )
                 for block in process.blocks
@@ -415,7 +406,7 @@ def ended_runs(
 
 def _part(data: bytes, names: Collection[str]) -> bytes:
     """Return a run's lines without other variants' results: reading those takes seconds a night."""
-    wanted = {encode(name) for name in names}
+    wanted = {files.encode(name) for name in names}
     lines = ((_OF_VARIANT.match(line), line) for line in data.splitlines(keepends=True))
     return b"".join(line for found, line in lines if not found or found[1] in wanted)
 
@@ -452,5 +443,5 @@ def _references(folder: Path) -> References:
     path = folder / _REFERENCES
     remedy = "remove it, and name the reference again: perfsuite baseline reset"
     with files.refusing("cannot read which runs are the reference", path, remedy=remedy):
-        found = read_stored(path, REFERENCES_SCHEMA)
-    return convert(found or {}, References, where=str(path))
+        found = files.read_stored(path, REFERENCES_SCHEMA)
+    return files.convert(found or {}, References, where=str(path))

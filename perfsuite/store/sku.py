@@ -71,13 +71,19 @@ def skus_of(run: Run) -> dict[str, Sku]:
     return {one.id: sku_for(one.variant, run.facts, own=run.sku) for one in run.every}
 
 
-def differs(before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Say which facts or states (power limit, ECC, MIG) are another now, or "" if none is.
+def differing(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
+    """Return which facts are another now; one that a side does not know says nothing."""
+    return tuple(sorted(key for key in before.keys() & now.keys() if before[key] != now[key]))
 
-    One that a side does not know says nothing.
-    """
+
+def version_changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
+    """Return which facts are another now, with both versions."""
+    return tuple(f"{name} {before[name]} -> {now[name]}" for name in differing(before, now))
+
+
+def differs(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Say which facts or states (power limit, ECC, MIG) are another now, or "" if none is."""
     return ", ".join(
         f"{key.replace('_', ' ')} was {before[key]} and is {now[key]}"
-        for key in sorted(before.keys() & now.keys())
-        if before[key] != now[key]
+        for key in differing(before, now)
     )

@@ -21,7 +21,7 @@ from perfsuite.store import baselines
 from perfsuite.workers.catalogue import load_catalogue
 
 if TYPE_CHECKING:
-    from perfsuite.interop.benchmark import DeviceClock
+    from perfsuite.interop import DeviceClock
 
 __all__ = ["DeviceClock", "check_device", "check_pack", "launch_pack"]
 

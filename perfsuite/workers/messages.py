@@ -14,8 +14,7 @@ from perfsuite.boundary import MESSAGE_BYTES, REPLACEMENT, PerfError, plain
 from perfsuite.engine.check import Checked
 from perfsuite.engine.trace import Anatomy
 from perfsuite.packs.load import Listing
-from perfsuite.store.codec import plain_value
-from perfsuite.store.files import Closable
+from perfsuite.store.files import Closable, plain_value
 
 # How a worker exits that failed and could not say why: its socket was closed under it.
 UNTOLD = 70
