@@ -38,11 +38,9 @@ autotune.wrong(lambda x, y: y.copy_(x.exp() / x[:, ::2].exp().sum(1, keepdim=Tru
 def _launch(x: Any, y: Any, *, impl: str) -> None:
     rows, cols = x.shape
     block = kernels.triton.next_power_of_2(cols)
-    if impl == "autotuned":
-        kernels.tuned_kernel[(rows,)](x, y, cols, BLOCK=block)
-    else:
-        kernel = kernels.softmax_kernel[(rows,)]
-        kernel(x, y, cols, BLOCK=block, num_warps=int(impl.removeprefix("warps_")))
+    fixed = {} if impl == "autotuned" else {"num_warps": int(impl.removeprefix("warps_"))}
+    kernel = kernels.softmax_kernel if fixed else kernels.tuned_kernel
+    kernel[(rows,)](x, y, cols, BLOCK=block, **fixed)
 
 
 for each in WARPS:
