@@ -9,4 +9,5 @@ from perfsuite.gpu import declared_in
 @perfsuite.hookimpl
 def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Operator | perfsuite.Claim]:
     """Return the pack's cases and claims."""
-    return declared_in(__name__, "blocks compile_time dynamo matmul optimizer")
+    modules = "autotune blocks compile_time custom_ops dynamo graph_trees matmul optimizer"
+    return declared_in(__name__, modules)
