@@ -50,7 +50,7 @@ def test_facts_that_most_share_are_the_cause() -> None:
     block, other = ("block", "128", "256"), ("block", "64", "256")
     rare = ("driver", "1", "2")
     assert list(common([[block], [block], [block, rare]])) == ["block 128 \u2192 256"]
-    assert list(common([[block], [other]])) == ["block (as 128 \u2192 256)"]
+    assert list(common([[block], [other]])) == ["block (for example 128 \u2192 256)"]
     assert list(common([[rare], [block]])) == []
     assert list(common([[("SM clock", "", "3 % lower")]] * 2)) == ["SM clock 3 % lower"]
 

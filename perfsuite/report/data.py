@@ -44,6 +44,8 @@ NOTABLE_LOAD_PERCENT = 10
 MOST_WHY = 300
 # Reasons that the change beside them says, and those that say why the evidence does not decide.
 BESIDE, DOUBTS = {"interval", "time"}, {"clock_lost", "lost", "unconfirmed", "unusable"}
+# What is no reason of a change: its explanation tells the clock, and it was found.
+OF_NO_CHANGE = {"clocks", "detectable"}
 
 # What is known of the machine: a name, what it was and what it is.
 Fact = tuple[str, str, str]
@@ -418,7 +420,10 @@ class VariantView(model.VariantRun, frozen=True, kw_only=True, dict=True):
         artefact = next((one.artefact for one in self.evidence if one.artefact), "")
         known = trace.kernels, trace.codes, artefact, self.run.facts.environment
         now = SideView(*known, self.health, self.middles[TIME])
-        return SideView.of(entry, self.expected.environment, self.before), now
+        # Side A of pairs was measured here: on this machine, if in another environment.
+        here = (self.run.against and self.run.against.environment) or self.run.facts.environment
+        then = here if self.verdict and self.verdict.in_turns else self.expected.environment
+        return SideView.of(entry, then, self.before), now
 
     @cached_property
     def explanation(self) -> Explained:
@@ -429,7 +434,9 @@ class VariantView(model.VariantRun, frozen=True, kw_only=True, dict=True):
     def because(self) -> str:
         """The reasons of its word, without what the change beside them says."""
         reasons = self.verdict.reasons if self.verdict else ()
-        shown = [each for each in reasons if not (self.telling and each.kind in BESIDE)]
+        moved = self.verdict is not None and self.verdict.word.moved
+        known = (BESIDE if self.telling else set()) | (OF_NO_CHANGE if moved else set())
+        shown = [each for each in reasons if each.kind not in known]
         return "; ".join(dict.fromkeys(map(view.sentence, shown))) if reasons else self.reason
 
     @property

@@ -189,7 +189,7 @@ def common(sides: Sequence[Iterable[Fact]]) -> Iterator[str]:
         _, old, new = next(iter(facts))
         if 2 * facts.total() > len(sides):
             told = f"{old} {view.ARROW} {new}" if old else new
-            yield f"{name} {told}" if len(facts) == 1 else f"{name} (as {told})"
+            yield f"{name} {told}" if len(facts) == 1 else f"{name} (for example {told})"
 
 
 def groups_of(run_view: RunView) -> list[Group]:
@@ -238,7 +238,7 @@ def _beside(run_view: RunView, moved: Group) -> Iterator[Step]:
     old, now, one = view.commit(base), view.commit(run.commit), moved.first
     if moved.mark.word == "slower":
         why = f"perfsuite why {shlex.quote(one.id)} --run {run.id}"
-        yield Step("find the cause: see why it got slower", why, f"#{one.anchor}")
+        yield Step("see why it got slower", why, f"#{one.anchor}")
     is_exact = one.now() is None or bool(one.telling and one.telling.low == one.telling.high)
     is_beside = run.against or (one.verdict and one.verdict.in_turns)
     if is_known and not (is_beside or is_exact):
