@@ -20,7 +20,6 @@ from typing import Any, ClassVar, cast
 import cuda.core as core  # noqa: PLR0402 - names cuda.core where it is missing
 import torch
 from cuda.bindings import driver
-from msgspec.structs import replace
 
 from perfsuite.boundary import DeviceError, PerfError
 from perfsuite.devices import protocol, tensors
@@ -389,7 +388,6 @@ class CudaDevice(tensors.TensorDevice):
         core.Device().set_current()  # cuda.core shares torch's primary context
         self._nvml = Nvml(f"GPU-{self._properties.uuid}")
         self._health = HealthWatch(self._nvml.health)
-        self._foreign: list[float] = []
         # Random padding: two processes should not share their addresses' luck.
         self._padding = torch.empty((1 + seed % 61) << 18, dtype=torch.uint8, device="cuda")
         self._watch = Stopwatch(self._stream, self.arch, self._gang.line_up)
@@ -479,7 +477,6 @@ class CudaDevice(tensors.TensorDevice):
     ) -> list[protocol.Sample]:
         """Time the group ``count`` times between stamps, the empty window taken off."""
         self._health.seen = []
-        self._foreign = []
         samples: list[protocol.Sample] = []
         for start in range(0, count, ROWS):
             rows = min(ROWS, count - start)
@@ -506,9 +503,8 @@ class CudaDevice(tensors.TensorDevice):
         return group.returned[-1]
 
     def health(self) -> Health:
-        """Return what NVML said while the last samples were running."""
-        foreign = max(self._foreign, default=None)
-        return replace(together(self._health.seen), foreign_percent=foreign)
+        """Return what NVML and the spins said while the last samples were running."""
+        return together(self._health.seen)
 
     def energy_j(self, group: protocol.Group, time_s: float) -> float | None:
         """Return what NVML's counter of energy says one launch took.
@@ -584,8 +580,7 @@ class CudaDevice(tensors.TensorDevice):
         with self._health.watching():
             self.synchronize()
         self.spun_s += self._watch.spun_ns / 1e9
-        foreign = self._watch.foreign_percent()
-        self._foreign += [] if foreign is None else [foreign]
+        self._health.seen.append(Health(foreign_percent=self._watch.foreign_percent()))
         return self._watch.read(rows)
 
 

@@ -39,7 +39,7 @@ MOST_DEEP = 8
 
 # Relative L2 error by the format of a buffer: rounding of it times the growth of a long sum.
 TOLERANCES = {"d": 1e-12, "f": 1e-5, "e": 1e-2}
-INTEGERS = frozenset("?bBhHiIlLqQnN")
+INTEGERS = frozenset("?bBhHiIlLqQ")
 # One wrong element hides in the L2 norm of a million: no element may be off by more than this
 # many tolerances, relative to its own size and the typical size of all.
 ELEMENT_FACTOR = 32.0
@@ -66,9 +66,9 @@ class PlainRng:
 # What lies in a value.
 
 
-def _kind(view: memoryview) -> str:
+def _kind(view: memoryview | None) -> str:
     """Return struct's letter for the numbers of a buffer, of complex ones for each of the two."""
-    kind = view.format.lstrip("@").removeprefix("Z")
+    kind = view.format.lstrip("@").removeprefix("Z") if view is not None else ""
     return kind if kind in TOLERANCES or kind in INTEGERS else ""
 
 
@@ -233,9 +233,10 @@ def _compared(got: Any, want: Any, tolerance: float | None, place: str) -> Itera
     if is_exact and type(got) is type(want) and got == want:
         yield Comparison(0.0, 0.0)
         return
-    ours, theirs = _Numbers.of(got), _Numbers.of(want)
+    ours, theirs = _numbers(got), _numbers(want)
     if ours and theirs:
-        yield ours.compared(theirs, tolerance, where)
+        limit = ours[1] if tolerance is None else tolerance
+        yield _numbers_compared(ours[0], theirs[0], limit, where)
         return
     if isinstance(want, (list, tuple)) and isinstance(got, (list, tuple)):
         got, want = dict(enumerate(got)), dict(enumerate(want))
@@ -275,60 +276,51 @@ def _alike(got: Any, want: Any, where: str) -> Comparison:
     return _refused(f"place {first} is {ours}, not {theirs}{lengths}{where}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Numbers:
-    """Numbers in a row, of a list or a buffer: all complex ones as two each."""
+def _numbers(value: Any) -> tuple[Any, float] | None:
+    """Return the numbers of a value that is nothing else, in an array, and what they may be off.
 
-    flat: Sequence[Any]
-    shape: tuple[int, ...]
-    limit: float
-
-    @classmethod
-    def of(cls, value: Any) -> _Numbers | None:
-        """Return the numbers of a value that is nothing else."""
-        if isinstance(value, TEXT):
+    They stay Python's own, since floats take neighbours beyond 2^53 for one. Complex ones are two.
+    """
+    if isinstance(value, TEXT):
+        return None
+    given = [value] if isinstance(value, NUMBERS) else value
+    if isinstance(given, (list, tuple)):
+        if not given or not _holds(given, NUMBERS):
             return None
-        if isinstance(value, NUMBERS):
-            return cls.of([value])
-        if isinstance(value, (list, tuple)):
-            if not value or not _holds(value, NUMBERS):
-                return None
-            limit = 0.0 if _holds(value, (int,)) else TOLERANCES["d"]
-            flat = value
-            if not _holds(value, (int, float)):
-                flat = [part for each in value for part in (each.real, each.imag)]
-            return cls(flat, (len(value),), limit)
-        view = view_of(value)
-        kind = "" if view is None else _kind(view)
-        if view is None or not kind:
+        limit = 0.0 if _holds(given, (int,)) else TOLERANCES["d"]
+        found = np.array(given, dtype=object)
+    else:
+        view = view_of(given)
+        if not (kind := _kind(view)):
             return None
-        flat = [each for (each,) in struct.iter_unpack(kind, view.tobytes())]
-        return cls(flat, view.shape or (1,), TOLERANCES.get(kind, 0.0))
+        limit = TOLERANCES.get(kind, 0.0)
+        found = np.atleast_1d(np.asarray(view).astype(object))
+    if not _holds(found.flat, (int, float)):
+        both = [(each.real, each.imag) for each in found.flat]
+        found = np.array(both, dtype=object).reshape(*found.shape, 2)
+    return found, limit
 
-    @np.errstate(all="ignore")  # infinity less infinity is no number, which is told
-    def compared(self, want: _Numbers, tolerance: float | None, where: str) -> Comparison:
-        """Compare with other numbers by shape, relative L2 error and worst element."""
-        limit = self.limit if tolerance is None else tolerance
-        if self.shape != want.shape or len(self.flat) != len(want.flat):
-            return Comparison(math.inf, limit, f"shape {self.shape} not {want.shape}{where}")
-        try:
-            # By Python's own numbers: beyond 2^53 floats take neighbours for one.
-            off = np.array([*map(operator.sub, self.flat, want.flat)], dtype=float)
-            should_be = np.array(want.flat, dtype=float)
-            # Squares of large numbers would be none.
-            unit = np.abs(should_be).max(initial=0.0) or 1.0
-        except OverflowError:  # no float is as large as some integers
-            is_same = list(self.flat) == list(want.flat)
-            error, why = (0.0, "") if is_same else (math.inf, f"integers differ{where}")
-            return Comparison(error, limit, why)
-        found = compared(
-            lambda: [(0, off / unit, should_be / unit)] if len(off) else [],
-            lambda place: (self.flat[place], want.flat[place]),
-            # Complex numbers have two parts.
-            (*self.shape, *((2,) if len(self.flat) > math.prod(self.shape) else ())),
-            limit,
-        )
-        return replace(found, reason=found.reason and found.reason + where)
+
+@np.errstate(all="ignore")  # infinity less infinity is no number, which is told
+def _numbers_compared(got: Any, want: Any, limit: float, where: str) -> Comparison:
+    """Compare arrays of numbers by shape, relative L2 error and worst element."""
+    if got.shape != want.shape:
+        return Comparison(math.inf, limit, f"shape {got.shape} not {want.shape}{where}")
+    try:
+        off, should_be = (got - want).astype(float), want.astype(float)
+    except OverflowError:  # no float is as large as some integers
+        is_same = bool((got == want).all())
+        error, why = (0.0, "") if is_same else (math.inf, f"integers differ{where}")
+        return Comparison(error, limit, why)
+    # Squares of large numbers would be none.
+    unit = np.abs(should_be).max(initial=0.0) or 1.0
+    found = compared(
+        lambda: [(0, off / unit, should_be / unit)] if off.size else [],
+        lambda place: (got.flat[place], want.flat[place]),
+        got.shape,
+        limit,
+    )
+    return replace(found, reason=found.reason and found.reason + where)
 
 
 # What lies in the arguments of a launch: whether it changed, and other data in its place.
@@ -350,7 +342,7 @@ def poison(outputs: Sequence[Any]) -> None:
 
 def _fill(output: Any) -> None:
     view = view_of(output)
-    kind = "" if view is None else _kind(view)
+    kind = _kind(view)
     if view is None or view.readonly or not kind:
         raise CaseError(
             f"an output is {type(output).__name__}, which cannot be filled with what is no result",

@@ -12,7 +12,6 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -665,18 +664,6 @@ def open_device(
             remedy="inherit perfsuite.Device; perfsuite.testing.check_device names all faults",
         )
     return cast("Device", found)
-
-
-@contextlib.contextmanager
-def waking(name: str, *, gang: Gang | None = None) -> Iterator[None]:
-    """Have the driver make this process's context meanwhile, which takes tenths of a second.
-
-    A rank has joined its gang on a GPU of its own, which only the thread that joined knows.
-    """
-    with ThreadPoolExecutor(1) as pool:
-        if gang is None:
-            pool.submit(device_class(name).wake)
-        yield
 
 
 def facts_faults(device: Device) -> Iterator[str]:

@@ -6,7 +6,7 @@ import math
 import os
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,6 @@ from perfsuite.devices import plain
 from perfsuite.devices.protocol import (
     Arguments,
     Comparison,
-    Device,
     Fn,
     Gang,
     Group,
@@ -88,7 +87,7 @@ class FakeContext(PlainContext):
         self.owner.clock_mhz, self.owner.reasons = clock_mhz, reasons
 
 
-class FakeDevice(Device):
+class FakeDevice(plain.PlainDevice):
     """Times what a workload says it spends, with the noise of a good GPU.
 
     ``within`` and ``between`` are relative standard deviations; both draw from the worker's seed,
@@ -104,7 +103,7 @@ class FakeDevice(Device):
     between = 0.0005
 
     def __init__(self, *, seed: int = 0, gang: Gang | None = None) -> None:
-        self._gang = gang or Gang()
+        super().__init__(gang, 0)
         self.now_us = 0.0
         self.spent = False
         self.clock_mhz = CLOCK_MHZ
@@ -138,31 +137,9 @@ class FakeDevice(Device):
         """Return a maker of lists."""
         return FakeRng(seed)
 
-    def bytes_of(self, values: Sequence[Any]) -> int:
+    def bytes_of(self, values: Iterable[Any]) -> int:
         """Return eight bytes for each number."""
         return sum(8 * len(value) for value in values if isinstance(value, list))
-
-    def poison(self, outputs: Sequence[Any]) -> None:
-        """Overwrite outputs with NaN."""
-        for output in outputs:
-            if isinstance(output, list):
-                output[:] = [POISON] * len(output)
-
-    def digest(self, arguments: Arguments, outputs: Sequence[Any]) -> object:
-        """Return the lists among the arguments."""
-        own = [each for each in arguments if not any(each is output for output in outputs)]
-        return [list(each) for each in own if isinstance(each, list)]
-
-    def refill(self, arguments: Arguments, fresh: Arguments, outputs: Sequence[Any]) -> bool:
-        """Overwrite the lists among the arguments; False where others differ."""
-        both = list(zip(arguments, fresh, strict=True))
-        pairs = [(old, new) for old, new in both if not any(old is each for each in outputs)]
-        if any(old != new for old, new in pairs if not isinstance(old, list)):
-            return False
-        for old, new in pairs:
-            if isinstance(old, list):
-                old[:] = new
-        return True
 
     def compare(self, actual: Any, expected: Any, tolerance: float | None) -> Comparison:
         """Compare lists (or tuples of lists) element by element."""

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib.machinery import ModuleSpec, PathFinder
 from itertools import zip_longest
 from pathlib import Path
@@ -402,7 +403,11 @@ def opened(job: Job, gang: Gang | None = None, device: Device | None = None) -> 
         # Last: a file of the project that is named as a module of Python's is not that module.
         sys.path += {str(Path.cwd())} - set(sys.path)
     move_into(job.tree)
-    with protocol.waking(job.device, gang=gang):
+    with ThreadPoolExecutor(1) as pool:
+        # Meanwhile the driver makes this process's context, which takes tenths of a second. A rank
+        # has joined its gang on a GPU of its own, which only the thread that joined knows.
+        if gang is None:
+            pool.submit(protocol.device_class(job.device).wake)
         cases = load_pack(job.pack, job.origin, job.kernels).cases
         if job.case not in cases:
             raise PackError(
