@@ -34,7 +34,7 @@ from perfsuite.devices.protocol import Device, Gang
 from perfsuite.devices.sass import forget_compiled
 from perfsuite.engine.check import Checked
 from perfsuite.engine.measure import Session
-from perfsuite.engine.trace import Anatomy, dissect, show_once
+from perfsuite.engine.trace import Anatomy, dissect, warmed_up
 from perfsuite.model import Accelerator, DeviceFacts, Evidence, Pack, Sampling, Status, Tree
 from perfsuite.packs.load import Listing, list_pack, load_pack
 from perfsuite.workers import messages
@@ -390,7 +390,9 @@ class Worker:
 def show(job: Job) -> None:
     """Launch a variant once, warm, for the profiler that this process runs under."""
     session = opened(job)
-    show_once(session.device, lambda: session.launches(1))
+    launches = session.launches(1)
+    warmed_up(session.device, launches)
+    session.device.shown(launches[0])
     refuse_strangers(job.tree, sys.modules.values())
     session.device.close()
 
