@@ -22,7 +22,7 @@ from perfsuite.devices import protocol
 from perfsuite.devices.nvml import HealthWatch, together, visible
 from perfsuite.devices.plain import compilers
 from perfsuite.devices.protocol import Sample, graph_kernels, open_device
-from perfsuite.model import Health, Regime
+from perfsuite.model import Gpu, Health, Regime
 from perfsuite.workers.process import inventory
 
 torch = pytest.importorskip("torch")
@@ -189,8 +189,8 @@ def test_the_thread_reads_while_a_block_is_measured_and_ends() -> None:
     [(None, [0, 1, 2]), ("1", [1]), ("GPU-2a,0", [2, 0]), ("", []), ("MIG-7", [-1])],
 )
 def test_the_inventory_follows_the_visible_devices(mask: str | None, expected: list[int]) -> None:
-    gpus = [{"index": i, "uuid": f"GPU-{i}a", "name": "X"} for i in range(3)]
-    assert [gpu["index"] for gpu in visible(gpus, mask)] == expected
+    gpus = [Gpu(index=i, uuid=f"GPU-{i}a", name="X") for i in range(3)]
+    assert [gpu.index for gpu in visible(gpus, mask)] == expected
 
 
 def test_nvcc_is_asked_for_a_cubin_and_quoted_when_it_fails(

@@ -22,8 +22,7 @@ from perfsuite.run.project import say, say_error
 from perfsuite.store.codec import encode
 from perfsuite.store.files import refusing
 from perfsuite.workers.messages import Job, raw, read
-from perfsuite.workers.process import child_environment
-from perfsuite.workers.rank import gang_unit, merged
+from perfsuite.workers.process import child_environment, gang_unit, merged
 from perfsuite.workers.server import opened
 
 

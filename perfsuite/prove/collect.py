@@ -44,10 +44,9 @@ from perfsuite.prove.raw import (
 from perfsuite.store.files import refusing
 from perfsuite.store.git import commit_of
 from perfsuite.store.sku import sku_of
-from perfsuite.workers.catalogue import load_catalogue
 from perfsuite.workers.messages import read
 from perfsuite.workers.panel import Panel
-from perfsuite.workers.process import Code, EndedError, Slot
+from perfsuite.workers.process import Code, EndedError, Slot, load_catalogue
 from perfsuite.workers.units import Panels
 
 # How a unit's time is shared out: a tenth of it goes to other tools.

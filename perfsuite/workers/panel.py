@@ -34,10 +34,11 @@ from perfsuite.workers.process import (
     Process,
     Setup,
     Slot,
+    gang_unit,
     hear,
+    merged,
     resident_bytes,
 )
-from perfsuite.workers.rank import gang_unit, merged
 
 # Two orders in which sides alternate, so that what drifts weighs on both alike.
 ORDERS = ("ABBA", "BAAB")
@@ -513,34 +514,24 @@ class Panel(Closable):
                 worker.tell("check", thorough[0])
         else:
             checked = self._all("check", wave.crews, thorough, is_alone=tunes)
-            self._match(wave, thorough, [own for (own,) in checked], is_alone=tunes)
+            # What the others have as a result is held against what the first of their side has.
+            others, known = [], []
+            for crew, is_first, (found,) in zip(wave.crews, thorough, checked, strict=True):
+                names = work.variant.id, work.rival.id if work.rival else ""
+                key = (self.setup.settings.seed, *names, crew[0].side)
+                if is_first:
+                    self._checked[key] = found
+                else:
+                    others.append(crew)
+                    known.append(self._checked.get(key, ()))
+            self._all("match", others, known, is_alone=tunes)
         self._see_out()
         for crew in wave.crews:
-            known = self.samplings.get(work.variant.id)
-            ((sampling, *_),) = self._all("prepare", [crew], [known], is_alone=True)
+            given = [self.samplings.get(work.variant.id)]
+            ((sampling, *_),) = self._all("prepare", [crew], given, is_alone=True)
             if sampling is not None:
                 self.samplings[work.variant.id] = sampling
         self._await_started(following)
-
-    def _match(
-        self,
-        wave: Wave,
-        thorough: Sequence[bool],
-        checked: Sequence[tuple[Checked, ...]],
-        *,
-        is_alone: bool,
-    ) -> None:
-        """Hold what the others have as a result against what the first of their side has."""
-        work, others, known = wave.work, [], []
-        for crew, is_first, found in zip(wave.crews, thorough, checked, strict=True):
-            names = work.variant.id, work.rival.id if work.rival else ""
-            key = (self.setup.settings.seed, *names, crew[0].side)
-            if is_first:
-                self._checked[key] = found
-            else:
-                others.append(crew)
-                known.append(self._checked.get(key, ()))
-        self._all("match", others, known, is_alone=is_alone)
 
     def _start(self, wave: Wave) -> None:
         """Have a wave's processes start, unless they were started ahead and live."""

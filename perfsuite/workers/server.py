@@ -241,7 +241,6 @@ class Worker:
         self._job: Any = None
         self._sides: list[Session] = []
         self._order = random.Random()  # noqa: S311 - an order, not a secret
-        self._start_s = 0.0
 
     def failure(self, error: BaseException) -> Failed:
         """Say how the variant ended that raised this."""
@@ -314,10 +313,10 @@ class Worker:
         if job.rival is not None:
             rival = replace(job.rival, seed=job.seed, check_seed=job.check_seed)
             self._sides.append(opened(rival, device=session.device))
+        self._order.seed(job.seed)
         for side in self._sides:
             side.announce = self._announce
-        self._order.seed(job.seed)
-        self._start_s = round(time.monotonic() - started, 6)
+            side.phases_s["start"] = round(time.monotonic() - started, 6)
 
     def do_check(self, is_thorough: bool) -> tuple[Checked, ...]:  # noqa: FBT001 - what a step takes
         """Build and check; others may do the same meanwhile."""
@@ -352,17 +351,9 @@ class Worker:
         refuse_twins([job for job in (self._job, self._job.rival) if job])
         # Where nothing of its revision was imported, the evidence says so.
         is_its_own = refuse_strangers(self._job.tree, sys.modules.values())
-        noted = () if is_its_own else (NOTHING_OF_IT,)
-        return tuple(
-            replace(
-                each,
-                slot=self._job.slot,
-                seed=self._job.seed,
-                phases_s={"start": self._start_s, **each.phases_s},
-                notes=(*each.notes, *noted),
-            )
-            for each in (side.finish() for side in self._sides)
-        )
+        for side in self._sides:
+            side.notes += [] if is_its_own else [NOTHING_OF_IT]
+        return tuple(replace(side.finish(), slot=self._job.slot) for side in self._sides)
 
     def do_trace(self, asked: tuple[Job, int]) -> Anatomy:
         """Say what a launch of a variant is made of."""
