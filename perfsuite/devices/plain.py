@@ -151,30 +151,7 @@ def _owner(value: Any) -> Any:
         value = holder
 
 
-def bytes_of(values: Iterable[Any]) -> int:
-    """Return the bytes of values, what several share counted once."""
-    sizes: dict[int, int] = {}
-    for value in leaves(values):
-        owner = _owner(value)
-        if is_flat(owner):
-            held = chain.from_iterable(owner.items()) if isinstance(owner, dict) else owner
-            sizes[id(owner)] = sys.getsizeof(owner) + sum(map(sys.getsizeof, held))
-        else:
-            view = view_of(owner)
-            sizes[id(owner)] = sys.getsizeof(owner) if view is None else view.nbytes
-    return sum(sizes.values())
-
-
 # Whether a result is the one that the reference found.
-
-
-def compare(actual: Any, expected: Any, tolerance: float | None) -> Comparison:
-    """Compare an output with its reference: numbers by their error, all else to the letter."""
-    if expected is None or (isinstance(expected, tuple) and not expected):
-        return _refused(f"the reference is {expected!r}: nothing to compare with")
-    if isinstance(actual, tuple) and len(actual) == 1 and not isinstance(expected, tuple):
-        (actual,) = actual  # a launch's only output
-    return worst(_compared(actual, expected, tolerance, ""))
 
 
 def worst(comparisons: Iterable[Comparison]) -> Comparison:
@@ -326,20 +303,6 @@ def _numbers_compared(got: Any, want: Any, limit: float, where: str) -> Comparis
 # What lies in the arguments of a launch: whether it changed, and other data in its place.
 
 
-def poison(outputs: Sequence[Any]) -> None:
-    """Fill outputs with NaN (numbers in lists, floats in buffers) or 0x7f bytes (other buffers)."""
-    for output in outputs:
-        if isinstance(output, tuple):
-            poison(output)
-        elif isinstance(output, (list, dict)):
-            held = dict(output if isinstance(output, dict) else enumerate(output))
-            poison([value for value in held.values() if not is_frozen(value)])
-            for key in [key for key, value in held.items() if is_frozen(value)]:
-                output[key] = math.nan
-        elif output is not None:
-            _fill(output)
-
-
 def _fill(output: Any) -> None:
     view = view_of(output)
     kind = _kind(view)
@@ -373,39 +336,8 @@ def mark(value: Any) -> int | None:
     return zlib.crc32(view.tobytes(), zlib.crc32(f"{view.format}{view.shape}".encode()))
 
 
-def digest(arguments: Any, outputs: Sequence[Any]) -> tuple[Any, ...]:
-    """Return what tells the data of arguments, but for outputs, from other data.
-
-    What is unknown inside is left out.
-    """
-    written = _owners(outputs)
-    found = (value for value in leaves([arguments]) if id(_owner(value)) not in written)
-    return tuple(map(mark, found))
-
-
 def _owners(outputs: Sequence[Any]) -> set[int]:
     return {id(_owner(value)) for value in leaves(outputs) if not is_frozen(value)}
-
-
-def refill(arguments: Any, fresh: Any, outputs: Sequence[Any]) -> bool:
-    """Copy the data of ``fresh`` to where ``arguments`` lie, but for their ``outputs``.
-
-    False, and nothing is done, where the two are not of one layout, or where something unknown or
-    what nobody may write is among them.
-    """
-    written = _owners(outputs)
-    moves: list[Callable[[], object]] = []
-    for old, new, put in pairs(arguments, fresh):
-        is_same = type(old) is type(new) and is_frozen(old) and old == new
-        if old is new or is_same or id(_owner(old)) in written:
-            continue
-        move = _move(old, new, put)
-        if move is None:
-            return False
-        moves.append(move)
-    for move in moves:
-        move()
-    return True
 
 
 def _move(old: Any, new: Any, put: Put | None) -> Callable[[], object] | None:
@@ -462,11 +394,6 @@ def compilers() -> tuple[str, ...]:
 class PlainDevice(Device):
     """What devices have in common whose workloads may be of plain Python."""
 
-    bytes_of = staticmethod(bytes_of)
-    poison = staticmethod(poison)
-    compare = staticmethod(compare)
-    digest = staticmethod(digest)
-    refill = staticmethod(refill)
     software = staticmethod(software)
 
     def __init__(self, gang: Gang | None, cache_bytes: int) -> None:
@@ -481,6 +408,69 @@ class PlainDevice(Device):
     def rng(self, seed: int) -> Rng:
         """Return what inputs are made from."""
         return PlainRng(seed)
+
+    def bytes_of(self, values: Iterable[Any]) -> int:
+        """Return the bytes of values, what several share counted once."""
+        sizes: dict[int, int] = {}
+        for value in leaves(values):
+            owner = _owner(value)
+            if is_flat(owner):
+                held = chain.from_iterable(owner.items()) if isinstance(owner, dict) else owner
+                sizes[id(owner)] = sys.getsizeof(owner) + sum(map(sys.getsizeof, held))
+            else:
+                view = view_of(owner)
+                sizes[id(owner)] = sys.getsizeof(owner) if view is None else view.nbytes
+        return sum(sizes.values())
+
+    def poison(self, outputs: Sequence[Any]) -> None:
+        """Fill outputs with NaN (numbers in lists, floats in buffers) or 0x7f bytes (others)."""
+        for output in outputs:
+            if isinstance(output, tuple):
+                self.poison(output)
+            elif isinstance(output, (list, dict)):
+                held = dict(output if isinstance(output, dict) else enumerate(output))
+                self.poison([value for value in held.values() if not is_frozen(value)])
+                for key in [key for key, value in held.items() if is_frozen(value)]:
+                    output[key] = math.nan
+            elif output is not None:
+                _fill(output)
+
+    def compare(self, actual: Any, expected: Any, tolerance: float | None) -> Comparison:
+        """Compare an output with its reference: numbers by their error, all else to the letter."""
+        if expected is None or (isinstance(expected, tuple) and not expected):
+            return _refused(f"the reference is {expected!r}: nothing to compare with")
+        if isinstance(actual, tuple) and len(actual) == 1 and not isinstance(expected, tuple):
+            (actual,) = actual  # a launch's only output
+        return worst(_compared(actual, expected, tolerance, ""))
+
+    def digest(self, arguments: Any, outputs: Sequence[Any]) -> tuple[Any, ...]:
+        """Return what tells the data of arguments, but for outputs, from other data.
+
+        What is unknown inside is left out.
+        """
+        written = _owners(outputs)
+        found = (value for value in leaves([arguments]) if id(_owner(value)) not in written)
+        return tuple(map(mark, found))
+
+    def refill(self, arguments: Any, fresh: Any, outputs: Sequence[Any]) -> bool:
+        """Copy the data of ``fresh`` to where ``arguments`` lie, but for their ``outputs``.
+
+        False, and nothing is done, where the two are not of one layout, or where something unknown
+        or what nobody may write is among them.
+        """
+        written = _owners(outputs)
+        moves: list[Callable[[], object]] = []
+        for old, new, put in pairs(arguments, fresh):
+            is_same = type(old) is type(new) and is_frozen(old) and old == new
+            if old is new or is_same or id(_owner(old)) in written:
+                continue
+            move = _move(old, new, put)
+            if move is None:
+                return False
+            moves.append(move)
+        for move in moves:
+            move()
+        return True
 
     def agree(self, value: float) -> float:
         """Return the largest value among the ranks."""

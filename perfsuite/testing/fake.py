@@ -143,8 +143,7 @@ class FakeDevice(plain.PlainDevice):
 
     def compare(self, actual: Any, expected: Any, tolerance: float | None) -> Comparison:
         """Compare lists (or tuples of lists) element by element."""
-        limit = TOLERANCE if tolerance is None else tolerance
-        return plain.compare(_flat(actual), _flat(expected), limit)
+        return super().compare(actual, expected, TOLERANCE if tolerance is None else tolerance)
 
     def group(self, fn: Fn, sets: Sets, launches: int, *, backend: str) -> Group:
         """Make a loop; ``backend`` is its name only."""
