@@ -23,7 +23,7 @@ from cuda.bindings import driver
 
 from perfsuite.boundary import DeviceError, PerfError
 from perfsuite.devices import protocol, tensors
-from perfsuite.devices.nvml import HealthWatch, Nvml, arch_of, together, visible_arch
+from perfsuite.devices.nvml import Nvml, arch_of, together, visible_arch, watching
 from perfsuite.devices.plain import compilers
 from perfsuite.devices.sass import plain_ptx, triton_kernels, triton_loaded
 from perfsuite.gpu import INCLUDED, stream
@@ -387,7 +387,7 @@ class CudaDevice(tensors.TensorDevice):
         torch.cuda.set_stream(self._stream)
         core.Device().set_current()  # cuda.core shares torch's primary context
         self._nvml = Nvml(f"GPU-{self._properties.uuid}")
-        self._health = HealthWatch(self._nvml.health)
+        self._seen: list[Health] = []
         # Random padding: two processes should not share their addresses' luck.
         self._padding = torch.empty((1 + seed % 61) << 18, dtype=torch.uint8, device="cuda")
         self._watch = Stopwatch(self._stream, self.arch, self._gang.line_up)
@@ -476,7 +476,7 @@ class CudaDevice(tensors.TensorDevice):
         self, group: protocol.Group, count: int, *, regime: Regime, spin_us: float, flush: bool
     ) -> list[protocol.Sample]:
         """Time the group ``count`` times between stamps, the empty window taken off."""
-        self._health.seen = []
+        self._seen = []
         samples: list[protocol.Sample] = []
         for start in range(0, count, ROWS):
             rows = min(ROWS, count - start)
@@ -504,7 +504,7 @@ class CudaDevice(tensors.TensorDevice):
 
     def health(self) -> Health:
         """Return what NVML and the spins said while the last samples were running."""
-        return together(self._health.seen)
+        return together(self._seen)
 
     def energy_j(self, group: protocol.Group, time_s: float) -> float | None:
         """Return what NVML's counter of energy says one launch took.
@@ -547,8 +547,10 @@ class CudaDevice(tensors.TensorDevice):
     def close(self) -> None:
         """Let go of NVML and of memory that nothing holds any more."""
         torch.cuda.empty_cache()
-        self._health.close()
         self._nvml.close()
+
+    def _note(self) -> None:
+        self._seen.append(self._nvml.health())
 
     def _host_sample(self, group: protocol.Group, *, flush: bool) -> protocol.Sample:
         if flush:
@@ -558,7 +560,7 @@ class CudaDevice(tensors.TensorDevice):
         start = time.perf_counter_ns()
         group()
         sample = protocol.Sample((time.perf_counter_ns() - start) / 1e3)
-        self._health.note()
+        self._note()
         return sample
 
     def _stamped_samples(
@@ -576,11 +578,11 @@ class CudaDevice(tensors.TensorDevice):
             if in_flight >= QUEUE_LAUNCHES:
                 self.synchronize()
                 in_flight = 0
-        self._health.note()
-        with self._health.watching():
+        self._note()
+        with watching(self._note):
             self.synchronize()
         self.spun_s += self._watch.spun_ns / 1e9
-        self._health.seen.append(Health(foreign_percent=self._watch.foreign_percent()))
+        self._seen.append(Health(foreign_percent=self._watch.foreign_percent()))
         return self._watch.read(rows)
 
 

@@ -153,44 +153,26 @@ def _known(**values: Any) -> dict[str, str]:
     }
 
 
-class HealthWatch:
-    """A thread that reads a GPU's health ten times a second while something is measured on it.
+@contextlib.contextmanager
+def watching(read: Callable[[], object]) -> Iterator[None]:
+    """Call ``read`` ten times a second in a thread, while something is measured.
 
-    ``read`` must be callable from two threads.
-    Its first reading comes a period late, when the launches of a block have been issued: until
-    then the host must not be held up.
+    The first call comes a period late: until the launches of a block have been issued, the host
+    must not be held up.
     """
+    is_over = threading.Event()
 
-    def __init__(self, read: Callable[[], Health]) -> None:
-        self._read = read
-        self._armed, self._closed = threading.Event(), threading.Event()
-        self.seen: list[Health] = []
-        self._thread = threading.Thread(target=self._go, daemon=True)
-        self._thread.start()
+    def go() -> None:
+        while not is_over.wait(PERIOD_S):
+            read()
 
-    def note(self) -> None:
-        """Read in the calling thread, between two samples."""
-        self.seen.append(self._read())
-
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
-        """Let the thread read meanwhile."""
-        self._armed.set()
-        try:
-            yield
-        finally:
-            self._armed.clear()
-
-    def close(self) -> None:
-        """End the thread."""
-        self._closed.set()
-        self._armed.set()
-        self._thread.join()
-
-    def _go(self) -> None:
-        while self._armed.wait() and not self._closed.wait(PERIOD_S):
-            if self._armed.is_set():
-                self.note()
+    thread = threading.Thread(target=go, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def together(seen: Sequence[Health]) -> Health:

@@ -20,18 +20,9 @@ from typing import Any, ClassVar, Protocol, cast
 
 import msgspec
 
+from perfsuite import model
 from perfsuite.boundary import MAGNITUDE, DeviceError, shown
-from perfsuite.model import (
-    BUILT_IN_DEVICES,
-    Accelerator,
-    DeviceFacts,
-    Gpu,
-    Health,
-    Metric,
-    Regime,
-    TracedKernel,
-    built_in,
-)
+from perfsuite.model import BUILT_IN_DEVICES, Accelerator, DeviceFacts, Gpu, Health, built_in
 
 Fn = Callable[..., Any]
 # What launches are handed: one, or as many as rotate.
@@ -269,7 +260,7 @@ class Device(ABC):
 
     @abstractmethod
     def sample(
-        self, group: Group, count: int, *, regime: Regime, spin_us: float, flush: bool
+        self, group: Group, count: int, *, regime: model.Regime, spin_us: float, flush: bool
     ) -> list[Sample]:
         """Time the group ``count`` times in the regime's conditions; the empty window is taken off.
 
@@ -320,7 +311,7 @@ class Device(ABC):
         """Return the peak of memory allocated during one launch without its inputs, if known."""
         return None
 
-    def traced(self, issue: Callable[[], object]) -> Sequence[TracedKernel]:
+    def traced(self, issue: Callable[[], object]) -> Sequence[model.TracedKernel]:
         """Return each kernel that ``issue`` launches; the first call may take seconds.
 
         A process that was traced is no good for measuring.
@@ -367,7 +358,7 @@ SHORTEST_US = 0.5
 def least_us(device: Device) -> float:
     """Return what a call takes at least that puts work on the device, by two stamps around none."""
     nothing = device.group(lambda: None, [()], 1, backend="loop")
-    empty = device.sample(nothing, EMPTY_RUNS, regime=Regime.PACED, spin_us=0.0, flush=False)
+    empty = device.sample(nothing, EMPTY_RUNS, regime=model.Regime.PACED, spin_us=0.0, flush=False)
     times_us = (sample.time_us for sample in empty if math.isfinite(sample.time_us))
     return min(times_us, default=math.inf) + SHORTEST_US
 
@@ -402,7 +393,7 @@ def own_ns(act: Callable[[], object]) -> int:
 
 # Counts what one launch starts, without a profiler: kernels on a GPU, operators on a CPU.
 
-KERNELS = Metric("kernels", better="lower")
+KERNELS = model.Metric("kernels", better="lower")
 
 
 def count_kernels(ctx: Any, launch: Callable[[], Any]) -> float:

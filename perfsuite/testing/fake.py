@@ -11,19 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perfsuite.boundary import from_environment
-from perfsuite.devices import plain
-from perfsuite.devices.protocol import (
-    Arguments,
-    Comparison,
-    Fn,
-    Gang,
-    Group,
-    Loaded,
-    Loop,
-    PlainContext,
-    Sample,
-    Sets,
-)
+from perfsuite.devices import plain, protocol
+from perfsuite.devices.protocol import Arguments, Fn, Gang, Group, Loaded, Loop, Sample, Sets
 from perfsuite.model import BUILT_IN_DEVICES, DeviceFacts, Gpu, Health, TracedKernel
 
 POISON = float("nan")
@@ -63,7 +52,7 @@ class FakeRng:
 
 
 @dataclass(slots=True)
-class FakeContext(PlainContext):
+class FakeContext(protocol.PlainContext):
     """A builder's context whose ``spend`` moves the virtual clock; scripts trace and health."""
 
     owner: FakeDevice = field(kw_only=True)
@@ -141,7 +130,7 @@ class FakeDevice(plain.PlainDevice):
         """Return eight bytes for each number."""
         return sum(8 * len(value) for value in values if isinstance(value, list))
 
-    def compare(self, actual: Any, expected: Any, tolerance: float | None) -> Comparison:
+    def compare(self, actual: Any, expected: Any, tolerance: float | None) -> protocol.Comparison:
         """Compare lists (or tuples of lists) element by element."""
         return super().compare(actual, expected, TOLERANCE if tolerance is None else tolerance)
 
@@ -174,7 +163,7 @@ class FakeDevice(plain.PlainDevice):
     def peak_bytes(self, fn: Fn, inputs: Arguments) -> int | None:
         """Return the size of what one launch hands back."""
         output = fn(*inputs)
-        return 8 * len(_flat(output)) if output is not None else 0
+        return self.bytes_of(output if isinstance(output, tuple) else [output])
 
     def traced(self, issue: Callable[[], object]) -> list[TracedKernel]:
         """Return the kernels that the context was told of."""
@@ -192,11 +181,3 @@ def fake_gpus() -> tuple[Gpu, ...]:
     """Return the GPUs that PERFSUITE_FAKE_GPUS names by product, ``A,A,B``; none by default."""
     names = enumerate(filter(None, from_environment("PERFSUITE_FAKE_GPUS").split(",")))
     return tuple(Gpu(index=i, uuid=f"FAKE-{i}", name=f"Fake {name}") for i, name in names)
-
-
-def _flat(value: Any) -> list[Any]:
-    if value is None:
-        return []
-    if isinstance(value, (list, tuple)):
-        return [item for part in value for item in _flat(part)]
-    return [value]
