@@ -31,6 +31,7 @@ from perfsuite.packs.load import Listing
 from perfsuite.store.files import Closable, refusing
 from perfsuite.workers import messages
 from perfsuite.workers.messages import UNTOLD, Channel, Done, Ending
+from perfsuite.workers.server import types_of
 
 # How a step is called where it fails, if not by its name.
 PHASES = {
@@ -252,8 +253,8 @@ class Process(Closable):
         is_gone = not resident_bytes(self.pid)
         try:
             message = self.channel.receive(0)
-            if isinstance(message, Done) and message.step in messages.STEPS:
-                kind = messages.STEPS[message.step][1]
+            if isinstance(message, Done):
+                _, kind = types_of(message.step)
                 self.answers[message.step] = messages.read(message.value, kind)
         except PerfError as error:
             return self.ended(model.Status.ERROR, f"its worker sent a {error.what}")

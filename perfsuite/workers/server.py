@@ -18,11 +18,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from itertools import zip_longest
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_type_hints
 
 import msgspec
 from msgspec.structs import replace
@@ -38,7 +39,7 @@ from perfsuite.engine.trace import Anatomy, dissect, warmed_up
 from perfsuite.model import Accelerator, DeviceFacts, Evidence, Pack, Sampling, Status, Tree
 from perfsuite.packs.load import Listing, list_pack, load_pack
 from perfsuite.workers import messages
-from perfsuite.workers.messages import STEPS, Call, Channel, Done, Ending, Failed, Job, raw
+from perfsuite.workers.messages import Call, Channel, Done, Ending, Failed, Job, raw
 
 # Workers of one server share an address-space layout; each shifts its own by up to this much.
 PADDING_BYTES = 64 << 20
@@ -71,8 +72,15 @@ def attend(channel: Channel, owner: object) -> None:
         do = getattr(owner, f"do_{call.step}", None) if isinstance(call, Call) else None
         if do is None or not isinstance(call, Call):
             raise PerfError(f"a worker cannot answer {call!r}")
-        value = do(messages.read(call.given, STEPS[call.step][0]))
+        value = do(messages.read(call.given, types_of(call.step)[0]))
         channel.send(Done(raw(value), call.step))
+
+
+@cache
+def types_of(step: str) -> tuple[Any, ...]:
+    """Return what a step takes and what it gives, as its method says; None where it has none."""
+    do = getattr(Worker, f"do_{step}", None) or getattr(Server, f"do_{step}", None)
+    return tuple(get_type_hints(do).values()) if do else (None, None)
 
 
 class Late:
@@ -124,7 +132,7 @@ class Server:
                 self.do_reap((pid, 0.0))
 
     def do_fork(self, _: None) -> int:
-        """Fork a worker; return its process id."""
+        """Fork a worker, whose socket and output file came along; return its process id."""
         link, output = self._control.handles
         server = os.getpid()
         self._late.catch_up()
@@ -292,10 +300,10 @@ class Worker:
             return str(source.refuse(what, remedy=remedy))
         return listed
 
-    def do_call(self, asked: tuple[str, msgspec.Raw]) -> Any:
-        """Return what a function says."""
+    def do_call(self, asked: tuple[str, msgspec.Raw]) -> msgspec.Raw:
+        """Return what a feature's function, ``module:name``, says of what it is given."""
         module, _, name = asked[0].partition(":")
-        return getattr(importlib.import_module(module), name)(asked[1])
+        return raw(getattr(importlib.import_module(module), name)(asked[1]))
 
     def do_start(self, job: Job) -> None:
         """Open the device and load the pack, launch nothing yet."""
@@ -319,7 +327,7 @@ class Worker:
             side.phases_s["start"] = round(time.monotonic() - started, 6)
 
     def do_check(self, is_thorough: bool) -> tuple[Checked, ...]:  # noqa: FBT001 - what a step takes
-        """Build and check; others may do the same meanwhile."""
+        """Build and check; others may do the same meanwhile. Return what was found of each."""
         for side in self._sides:
             side.check(is_thorough=is_thorough)
             if self._gang and not is_thorough:
@@ -328,7 +336,7 @@ class Worker:
         return tuple(side.checked for side in self._sides)
 
     def do_match(self, known: tuple[Checked, ...]) -> None:
-        """Match what another process found, or compare with the reference."""
+        """Match what another process found, if one did, or compare with the reference."""
         for side, found in zip_longest(self._sides, known):
             side.match(found)
 
