@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from perfsuite.boundary import CaseError
-from perfsuite.devices.plain import PlainDevice, PlainRng, software
+from perfsuite.devices.plain import PlainDevice, PlainRng
 from perfsuite.devices.protocol import open_device
 
 ROOT = Path(__file__).parents[1]
@@ -248,4 +248,4 @@ def test_where_torch_is_the_same_code_has_the_plain_data() -> None:
     CPU.poison(old)
     assert math.isnan(old[0][0])
     assert CPU.rng(7).seed == 7
-    assert software().items() < CPU.software().items()
+    assert DATA.software().items() < CPU.software().items()

@@ -200,23 +200,6 @@ LEAST_SPIN_US = 100.0
 RESERVED_SHARED_BYTES = 1024
 
 
-@dataclass(slots=True)
-class CudaGroup:
-    """Launches timed as one sample: a captured graph, a loop, or calls awaited one by one.
-
-    ``returned`` ends with what the last launch of a graph returned.
-    """
-
-    issue: Callable[[], None]
-    launches: int
-    backend: str
-    returned: Sequence[Any] = ()
-
-    def __call__(self) -> None:
-        """Issue all launches."""
-        self.issue()
-
-
 # By architecture, what a server compiled for the workers that it forks.
 _ahead: dict[str, bytes] = {}
 
@@ -374,7 +357,6 @@ class CudaDevice(tensors.TensorDevice):
     foreign_most = 2.0
     untimed = "stamps missed an SM"
     traced = staticmethod(tensors.gpu_kernels)
-    shown = staticmethod(tensors.shown)
 
     def __init__(self, *, seed: int = 0, gang: protocol.Gang | None = None) -> None:
         if not torch.cuda.is_available():
@@ -419,7 +401,7 @@ class CudaDevice(tensors.TensorDevice):
                 **nvml.identity(),
             },
             state=state,
-            environment={**seen, **tensors.software(), "arch": self.arch},
+            environment={**seen, **self.software(), "arch": self.arch},
             arch=self.arch,
             gpus=torch.cuda.device_count(),
             memory_bytes=int(gpu.total_memory),
@@ -461,7 +443,7 @@ class CudaDevice(tensors.TensorDevice):
                 torch.cuda.synchronize()
 
         if backend == "host":
-            return CudaGroup(await_each, launches, "host")
+            return protocol.Issued(await_each, launches, "host")
         if backend == "graph":
             replay: Callable[[], None] | None = None
             with contextlib.suppress(RuntimeError):
@@ -469,8 +451,8 @@ class CudaDevice(tensors.TensorDevice):
             torch.cuda.synchronize()
             # A graph, unless one rank's capture failed.
             if not self._gang.agree(float(replay is None)) and replay is not None:
-                return CudaGroup(replay, launches, "graph", returned)
-        return CudaGroup(lambda: self._watch.stamped(issue), launches, "loop")
+                return protocol.Issued(replay, launches, "graph", returned)
+        return protocol.Issued(lambda: self._watch.stamped(issue), launches, "loop")
 
     def sample(
         self, group: protocol.Group, count: int, *, regime: Regime, spin_us: float, flush: bool
@@ -497,7 +479,7 @@ class CudaDevice(tensors.TensorDevice):
 
     def again(self, group: protocol.Group, fn: protocol.Fn, arguments: protocol.Arguments) -> Any:
         """Replay a graph, and return what the last launch in it writes; else launch."""
-        if not isinstance(group, CudaGroup) or group.backend != "graph":
+        if not isinstance(group, protocol.Issued) or group.backend != "graph":
             return fn(*arguments)
         group()
         return group.returned[-1]
@@ -539,6 +521,14 @@ class CudaDevice(tensors.TensorDevice):
         fn(*inputs)
         torch.cuda.synchronize()
         return int(torch.cuda.max_memory_allocated() - held)
+
+    def shown(self, issue: Callable[[], object]) -> None:
+        """Call ``issue`` between the start and the stop that NVIDIA's profilers wait for."""
+        torch.cuda.synchronize()
+        torch.cuda.profiler.start()
+        issue()
+        torch.cuda.synchronize()
+        torch.cuda.profiler.stop()
 
     def loaded(self) -> list[protocol.Loaded]:
         """Return what NVRTC and Triton compiled since the device was opened."""

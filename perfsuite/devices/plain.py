@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from perfsuite.boundary import CaseError
-from perfsuite.devices.protocol import Comparison, Device, Gang, Rng
+from perfsuite.devices.protocol import Comparison, Device, Fn, Gang, Group, Issued, Rng, Sets
 
 # What nobody can write into says all there is to say of it.
 FROZEN = (bool, int, float, complex, str, bytes, range, type(None))
@@ -362,21 +362,9 @@ def _replace(old: Any, new: Any) -> None:
         old.update(new)
 
 
-# The software, and the device.
+# The device.
 
 PACKAGES = ("triton", "cuda-core", "cuda-bindings", "nvidia-cublas", "nvidia-cuda-nvrtc")
-
-
-def software() -> dict[str, str]:
-    """Return the versions whose change a comparison may be about."""
-    found = {
-        "python": platform.python_version(),
-        "kernel": re.split(r"[^\d.]", platform.release())[0],  # its build is the provider's
-    }
-    for package in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found
 
 
 def compilers() -> tuple[str, ...]:
@@ -393,8 +381,6 @@ def compilers() -> tuple[str, ...]:
 
 class PlainDevice(Device):
     """What devices have in common whose workloads may be of plain Python."""
-
-    software = staticmethod(software)
 
     def __init__(self, gang: Gang | None, cache_bytes: int) -> None:
         self._gang = gang or Gang()
@@ -471,6 +457,26 @@ class PlainDevice(Device):
         for move in moves:
             move()
         return True
+
+    def software(self) -> dict[str, str]:
+        """Return the versions whose change a comparison may be about."""
+        found = {
+            "python": platform.python_version(),
+            "kernel": re.split(r"[^\d.]", platform.release())[0],  # its build is the provider's
+        }
+        for package in PACKAGES:
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                found[package] = importlib.metadata.version(package)
+        return found
+
+    def group(self, fn: Fn, sets: Sets, launches: int, *, backend: str) -> Group:
+        """Make a loop; ``backend`` is its name only."""
+
+        def issue() -> None:
+            for index in range(launches):
+                fn(*sets[index % len(sets)])
+
+        return Issued(issue, launches, backend)
 
     def agree(self, value: float) -> float:
         """Return the largest value among the ranks."""

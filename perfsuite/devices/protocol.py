@@ -157,18 +157,20 @@ class PlainContext:
 
 
 @dataclass(slots=True)
-class Loop:
-    """Launches issued one after another over rotated input sets."""
+class Issued:
+    """Launches that one call issues: a loop, a captured graph, or calls awaited one by one.
 
-    fn: Fn
-    sets: Sets
+    ``returned`` ends with what the last launch of a graph returned.
+    """
+
+    issue: Callable[[], object]
     launches: int
-    backend: str = "loop"
+    backend: str
+    returned: Sequence[Any] = ()
 
     def __call__(self) -> None:
         """Issue all launches."""
-        for index in range(self.launches):
-            self.fn(*self.sets[index % len(self.sets)])
+        self.issue()
 
 
 class Device(ABC):

@@ -189,20 +189,11 @@ def _sum(stored: torch.Tensor, where: torch.device) -> torch.Tensor:
     return total
 
 
-# Which software a device is driven by, and what a GPU can do.
+# What a GPU can do.
 
 WGMMA_ARCH = 90
 # CUDA 12.4 has contexts with a part of the multiprocessors; this is its first driver.
 GREEN_DRIVER = 550
-
-
-def software() -> dict[str, str]:
-    """Return the versions whose change a comparison may be about."""
-    found = {"torch": str(torch.__version__), **plain.software()}
-    if torch.version.cuda:
-        found["cuda"] = torch.version.cuda
-        found["cudnn"] = str(torch.backends.cudnn.version())
-    return found
 
 
 def features(arch: str) -> tuple[str, ...]:
@@ -263,30 +254,9 @@ def kernels_of(events: list[dict[str, Any]]) -> list[TracedKernel]:
     ]
 
 
-def shown(issue: Callable[[], object]) -> None:
-    """Call ``issue`` between the start and the stop that NVIDIA's profilers wait for."""
-    torch.cuda.synchronize()
-    torch.cuda.profiler.start()
-    issue()
-    torch.cuda.synchronize()
-    torch.cuda.profiler.stop()
-
-
-def cpu_operators(issue: Callable[[], object]) -> list[TracedKernel]:
-    """Return each of torch's operators that ``issue`` calls, less what it calls itself."""
-    with profile(activities=[ProfilerActivity.CPU]) as profiler:
-        issue()
-    return [
-        TracedKernel(name=event.name, count=1, duration_us=float(event.self_cpu_time_total))
-        for event in profiler.events()
-    ]
-
-
 class TensorDevice(PlainDevice):
     """What devices with tensors have in common; torch's name of their memory is their own."""
 
-    software = staticmethod(software)
-    traced = staticmethod(cpu_operators)
     limit_threads = staticmethod(torch.set_num_threads)
 
     def rng(self, seed: int) -> Rng:
@@ -404,6 +374,23 @@ class TensorDevice(PlainDevice):
         for old, new in found.values():
             old.copy_(new)
         return True
+
+    def software(self) -> dict[str, str]:
+        """Return the versions whose change a comparison may be about."""
+        found = {"torch": str(torch.__version__), **super().software()}
+        if torch.version.cuda:
+            found["cuda"] = torch.version.cuda
+            found["cudnn"] = str(torch.backends.cudnn.version())
+        return found
+
+    def traced(self, issue: Callable[[], object]) -> list[TracedKernel]:
+        """Return each of torch's operators that ``issue`` calls, less what it calls itself."""
+        with profile(activities=[ProfilerActivity.CPU]) as profiler:
+            issue()
+        return [
+            TracedKernel(name=event.name, count=1, duration_us=float(event.self_cpu_time_total))
+            for event in profiler.events()
+        ]
 
     def _flush(self) -> None:
         if self._flushing is None:

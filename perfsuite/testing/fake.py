@@ -12,7 +12,7 @@ from typing import Any
 
 from perfsuite.boundary import from_environment
 from perfsuite.devices import plain, protocol
-from perfsuite.devices.protocol import Arguments, Fn, Gang, Group, Loaded, Loop, Sample, Sets
+from perfsuite.devices.protocol import Arguments, Fn, Gang, Group, Loaded, Sample
 from perfsuite.model import BUILT_IN_DEVICES, DeviceFacts, Gpu, Health, TracedKernel
 
 POISON = float("nan")
@@ -133,10 +133,6 @@ class FakeDevice(plain.PlainDevice):
     def compare(self, actual: Any, expected: Any, tolerance: float | None) -> protocol.Comparison:
         """Compare lists (or tuples of lists) element by element."""
         return super().compare(actual, expected, TOLERANCE if tolerance is None else tolerance)
-
-    def group(self, fn: Fn, sets: Sets, launches: int, *, backend: str) -> Group:
-        """Make a loop; ``backend`` is its name only."""
-        return Loop(fn, sets, launches, backend)
 
     def sample(self, group: Group, count: int, **_conditions: Any) -> list[Sample]:
         """Run the group and read the virtual clock, with noise."""
