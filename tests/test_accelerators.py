@@ -17,7 +17,7 @@ from perfsuite.packs.find import packs_at
 from perfsuite.packs.load import chosen_accelerator
 from perfsuite.packs.select import missing_need
 from perfsuite.store.sku import sku_of
-from perfsuite.workers.catalogue import load_catalogue
+from perfsuite.workers.process import load_catalogue
 from perfsuite.workers.units import open_panels, resolved
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "acme-perf"

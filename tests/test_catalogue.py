@@ -14,7 +14,7 @@ from perfsuite.boundary import UsageError
 from perfsuite.model import Pack, Tier, Work
 from perfsuite.packs.find import discover
 from perfsuite.packs.load import Listing, list_pack, load_pack
-from perfsuite.workers.catalogue import load_catalogue
+from perfsuite.workers.process import load_catalogue
 
 ROOT = Path(__file__).parents[1]
 
@@ -273,7 +273,7 @@ def test_limits_of_a_light_controller_are_taken_as_they_are(tmp_path: Path) -> N
     script = (
         "import resource, sys\n"
         f"for limit, least in {least}.items(): resource.setrlimit(limit, (least, least))\n"
-        "from perfsuite.workers.catalogue import load_catalogue\n"
+        "from perfsuite.workers.process import load_catalogue\n"
         "from perfsuite.model import Pack, Tier\n"
         f"(pack,) = load_catalogue([{asked!r}], tier=Tier.SMOKE)\n"
         "assert pack.variants and not pack.error, pack.error\n"

@@ -32,7 +32,7 @@ from perfsuite.report.files import render_page
 from perfsuite.run.accept import accept
 from perfsuite.run.run import Outcome, entries_in, execute
 from perfsuite.store.runs import load_run
-from perfsuite.workers.process import Setup
+from perfsuite.workers.process import Code, Setup
 
 BLOCK, GRID = (256, 1, 1), (132, 1, 1)
 SCALE = TracedKernel(name="scale_rows", count=1, duration_us=9.0, grid=GRID, block=BLOCK)
@@ -200,7 +200,7 @@ Counts = Callable[[float], str]
 def counts(tmp_path_factory: pytest.TempPathFactory) -> Counts:
     """Count what a variant was traced to be, twice; return the note."""
     asked = request(tmp_path_factory.mktemp("asked"), PACK)
-    setup = Setup(device="fake", origins={"acme": asked.packs[0].origin})
+    setup = Setup(device="fake", own=Code.of(asked.packs))
     (variant,) = asked.variants
     traces = [Trace(variant=variant.id, kernels=(SCALE,))] * 2
 

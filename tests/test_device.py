@@ -19,17 +19,18 @@ import pytest
 from perfsuite import count_operators
 from perfsuite.boundary import CaseError, DeviceError, PerfError
 from perfsuite.devices import protocol
-from perfsuite.devices.nvml import HealthWatch, together, visible
+from perfsuite.devices.nvml import together, visible, watching
 from perfsuite.devices.plain import compilers
 from perfsuite.devices.protocol import Sample, graph_kernels, open_device
-from perfsuite.model import Health, Regime
+from perfsuite.model import Gpu, Health, Regime
 from perfsuite.workers.process import inventory
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("cuda.core")
 
-from perfsuite.devices import cuda, tensors  # noqa: E402 - they import torch
+from perfsuite.devices import cuda  # noqa: E402 - it imports torch
 
+CPU = open_device("cpu")
 NEEDS_GPU = pytest.mark.skipif(not inventory(), reason="needs a GPU")
 
 
@@ -62,7 +63,7 @@ ONE_OFF = MANY + torch.nn.functional.one_hot(torch.tensor(77), 1 << 20) * 0.01
     ],
 )
 def test_one_wrong_element_in_a_million_is_seen(got: Any, want: Any, why: str) -> None:
-    comparison = tensors.compare(got, MANY.cuda() if isinstance(want, str) else want, None)
+    comparison = CPU.compare(got, MANY.cuda() if isinstance(want, str) else want, None)
     assert comparison.is_right == (not why)
     assert comparison.limit == 1e-2 or not isinstance(got, tuple) or why
     assert why in comparison.reason
@@ -170,18 +171,12 @@ def test_readings_are_put_together_by_their_worst() -> None:
     assert together([]) == Health()
 
 
-def test_the_thread_reads_while_a_block_is_measured_and_ends() -> None:
+def test_a_thread_reads_while_a_block_is_measured_and_ends() -> None:
+    count = threading.active_count()
     is_read = threading.Event()
-
-    def read() -> Health:
-        is_read.set()
-        return Health(power_w=1.0)
-
-    watch = HealthWatch(read)
-    with watch.watching():
+    with watching(is_read.set):
         assert is_read.wait(10)
-    watch.close()
-    assert watch.seen[0].power_w == 1.0
+    assert threading.active_count() == count
 
 
 @pytest.mark.parametrize(
@@ -189,8 +184,8 @@ def test_the_thread_reads_while_a_block_is_measured_and_ends() -> None:
     [(None, [0, 1, 2]), ("1", [1]), ("GPU-2a,0", [2, 0]), ("", []), ("MIG-7", [-1])],
 )
 def test_the_inventory_follows_the_visible_devices(mask: str | None, expected: list[int]) -> None:
-    gpus = [{"index": i, "uuid": f"GPU-{i}a", "name": "X"} for i in range(3)]
-    assert [gpu["index"] for gpu in visible(gpus, mask)] == expected
+    gpus = [Gpu(index=i, uuid=f"GPU-{i}a", name="X") for i in range(3)]
+    assert [gpu.index for gpu in visible(gpus, mask)] == expected
 
 
 def test_nvcc_is_asked_for_a_cubin_and_quoted_when_it_fails(

@@ -352,7 +352,7 @@ def test_a_further_process_has_the_same_result_to_the_bit_or_compares_it() -> No
         other.check(is_thorough=False)
         other.match(known)
         assert [calls.count(name) for name in ("reference", "wrong")] == [references, 0]
-        assert (other.told["error"], other.limit) == (error, first.limit)
+        assert (other.checked.known_error, other.checked.limit) == (error, first.checked.limit)
     for bad in (lambda x, y: x[:-1], lambda x, y: y, lambda x, y: [1.001 * v for v in x]):
         other, _ = session(bad, seed=8)
         other.check(is_thorough=False)

@@ -21,14 +21,14 @@ from perfsuite.devices.protocol import Gang, open_device, see_own_first
 from perfsuite.model import Block, Evidence, Metric, Result, Settings, Side, Stage, Status, Variant
 from perfsuite.workers.messages import read
 from perfsuite.workers.panel import Panel
-from perfsuite.workers.process import Code, Process, Setup, Slot, child_environment, inventory
-from perfsuite.workers.rank import gang_unit, merged
+from perfsuite.workers.process import Code, Process, Setup, Slot, gang_unit, inventory, merged
 
 PACK = Path(__file__).parent / "packs" / "gang.py"
 SETTINGS = Settings(
     rounds=2, samples=4, sample_us=50.0, settle_s=0.05, prepare_limit_s=20.0, processes=2
 )
-SETUP = Setup(device="cpu", slots=2, settings=SETTINGS, origins={"gang": f"file:{PACK}"})
+CODE = Code(origins={"gang": f"file:{PACK}"})
+SETUP = Setup(device="cpu", slots=2, settings=SETTINGS, own=CODE)
 FAKE = replace(
     limited(SETUP, prepare_limit_s=10.0), device="fake", slots=3, memory_limit_bytes=120 << 20
 )
@@ -210,7 +210,7 @@ def test_two_nodes_measure_one_variant_and_the_first_rank_writes_the_result(tmp_
     for number in ("0", "1"):  # as torchrun starts them
         what = ["perfsuite.cli", "run", SIZES[0].id, "--packs", str(PACK), "--device", "cpu"]
         command = [sys.executable, "-m", *what, "--json", str(tmp_path / f"{number}.json")]
-        env = {**child_environment(), **world, "RANK": number}
+        env = {**SETUP.environment(), **world, "RANK": number}
         pipe = subprocess.PIPE
         nodes.append(subprocess.Popen(command, env=env, stdout=pipe, stderr=pipe, text=True))
     told = [each.communicate(timeout=100) for each in nodes]

@@ -44,7 +44,7 @@ MUTE = "type('O', (Exception,), {'__str__': None})"
 
 
 def test_the_catalogue_names_the_module_and_does_not_import_it(tmp_path: Path) -> None:
-    from perfsuite.workers.catalogue import load_catalogue
+    from perfsuite.workers.process import load_catalogue
 
     folder = tmp_path / "acme.py"
     text = "import perfsuite\n" + hook("perf_controller", "", 'return "not_there"')

@@ -23,7 +23,7 @@ from perfsuite.cli import commands, new_pack
 from perfsuite.model import Pack, Tier
 from perfsuite.packs.find import packs_at
 from perfsuite.store.baselines import Baselines, Shipped, read_sku, shipped_by
-from perfsuite.workers.catalogue import load_catalogue
+from perfsuite.workers.process import load_catalogue
 
 pytest_plugins = ["pytester"]
 

@@ -37,13 +37,13 @@ from perfsuite.model import (
     Variant,
 )
 from perfsuite.workers.panel import UNSAID_BYTES, Panel, doubted
-from perfsuite.workers.process import Process, Setup, child_environment, host_bytes, inventory, tail
+from perfsuite.workers.process import Code, Process, Setup, host_bytes, inventory, tail
 
 PACKS = Path(__file__).parent / "packs"
 SETUP = Setup(
     device="fake",
     settings=Settings(rounds=2, samples=4, settle_s=0.05),
-    origins={name: f"file:{PACKS / name}.py" for name in ("steady", "nasty")},
+    own=Code(origins={name: f"file:{PACKS / name}.py" for name in ("steady", "nasty")}),
     memory_limit_bytes=120 << 20,
 )
 LIMIT_S = 20
@@ -464,7 +464,7 @@ def test_workers_get_one_gpu_or_none_their_share_and_this_perfsuite(
     assert 4 * share <= 0.8 * host_bytes() < 4 * (share + 1)
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
     monkeypatch.setenv("PYTHONHASHSEED", "0")
-    assert child_environment()["PYTHONPATH"].split(os.pathsep)[-1] == "/elsewhere"
+    assert SETUP.environment()["PYTHONPATH"].split(os.pathsep)[-1] == "/elsewhere"
     assert "PYTHONHASHSEED" not in SETUP.environment()
 
 

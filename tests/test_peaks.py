@@ -34,7 +34,7 @@ from perfsuite.run.config import Config
 from perfsuite.run.expected import find_expected
 from perfsuite.store.baselines import Baselines, read_sku
 from perfsuite.store.runs import load_run
-from perfsuite.workers.catalogue import load_catalogue
+from perfsuite.workers.process import load_catalogue
 
 ROOT = Path(__file__).parents[1]
 H200 = PEAKS["nvidia-h200"]

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from perfsuite.boundary import CaseError
-from perfsuite.devices import plain
-from perfsuite.devices.plain import PlainRng, bytes_of, compare, digest, poison, refill
+from perfsuite.devices.plain import PlainDevice, PlainRng
+from perfsuite.devices.protocol import open_device
 
 ROOT = Path(__file__).parents[1]
 PACK = Path(__file__).parent / "packs" / "plain.py"
@@ -67,6 +67,8 @@ def test_plain_python_is_measured_twice_where_no_torch_is(tmp_path: Path) -> Non
 
 # Results.
 
+DATA: Any = type("Data", (PlainDevice,), dict.fromkeys(PlainDevice.__abstractmethods__))(None, 0)
+CPU: Any = open_device("cpu")
 HALVES = np.arange(8, dtype=np.float32) / 2
 MANY = [math.sin(n) for n in range(1 << 17)]
 ONE_OFF = [*MANY[:-1], MANY[-1] + 2e-10]
@@ -120,15 +122,15 @@ BIG = 2**53
     ],
 )
 def test_what_differs_is_seen_and_said(got: Any, want: Any, why: str) -> None:
-    comparison = compare(got, want, None)
+    comparison = DATA.compare(got, want, None)
     assert comparison.is_right == (not why)
     assert why in comparison.reason
 
 
 def test_a_tolerance_is_for_numbers_alone() -> None:
-    assert compare([1.0, 2.0], [1.001, 2.0], 0.01).is_right
-    assert compare({"a": [1, 2]}, {"a": [1.001, 2]}, 0.01).limit == 0.01
-    assert not compare(b"ab", b"ac", 0.1).is_right
+    assert DATA.compare([1.0, 2.0], [1.001, 2.0], 0.01).is_right
+    assert DATA.compare({"a": [1, 2]}, {"a": [1.001, 2]}, 0.01).limit == 0.01
+    assert not DATA.compare(b"ab", b"ac", 0.1).is_right
 
 
 # Data.
@@ -155,14 +157,14 @@ LAYOUTS = [
 @pytest.mark.parametrize("made", LAYOUTS)
 def test_other_data_come_to_where_the_arguments_lie(made: Any) -> None:
     old, fresh = made(1), made(2)
-    first = digest(old, [])
-    assert first == digest(made(1), []) != digest(fresh, [])
-    assert refill(old, fresh, [])
-    assert digest(old, []) == digest(fresh, [])
+    first = DATA.digest(old, [])
+    assert first == DATA.digest(made(1), []) != DATA.digest(fresh, [])
+    assert DATA.refill(old, fresh, [])
+    assert DATA.digest(old, []) == DATA.digest(fresh, [])
     # What they came from is not what they lie in.
-    assert refill(old, made(1), [])
-    assert digest(fresh, []) == digest(made(2), [])
-    assert digest(old, []) == first
+    assert DATA.refill(old, made(1), [])
+    assert DATA.digest(fresh, []) == DATA.digest(made(2), [])
+    assert DATA.digest(old, []) == first
 
 
 @pytest.mark.parametrize(
@@ -177,7 +179,7 @@ def test_other_data_come_to_where_the_arguments_lie(made: Any) -> None:
     ],
 )
 def test_what_cannot_be_refilled_stays_as_it_is(old: Any, fresh: Any) -> None:
-    assert not refill(old, fresh, [])
+    assert not DATA.refill(old, fresh, [])
     assert old[0] == [1]
 
 
@@ -191,27 +193,27 @@ def test_outputs_are_filled_with_what_is_no_result_and_are_no_input() -> None:
         [[1]],
     ]
     arguments = (*own, [5])
-    before = digest(arguments, own)
-    poison([*own, None])
-    assert digest(arguments, own) == before == digest(([5],), [])
+    before = DATA.digest(arguments, own)
+    DATA.poison([*own, None])
+    assert DATA.digest(arguments, own) == before == DATA.digest(([5],), [])
     numbers, named, raw, floats, ints, nested = own
     assert all(map(math.isnan, [*numbers, named["a"], *floats, *nested[0]]))
     assert (raw, ints[0]) == (b"\x7f\x7f", 0x7F7F7F7F)
-    assert refill((numbers, [1]), ([3.0, 3.0], [2]), own)
+    assert DATA.refill((numbers, [1]), ([3.0, 3.0], [2]), own)
     assert math.isnan(numbers[0])
     for each in (b"read only", {1}, np.array([None])):
         with pytest.raises(CaseError, match="cannot be filled"):
-            poison([each])
+            DATA.poison([each])
 
 
 def test_bytes_are_those_of_all_data_and_of_what_is_shared_once() -> None:
     values = np.zeros(1000)
-    assert bytes_of([values, values[:10], memoryview(values[3:].data)]) == values.nbytes
-    assert bytes_of([b"abc", bytearray(5)]) == 8
+    assert DATA.bytes_of([values, values[:10], memoryview(values[3:].data)]) == values.nbytes
+    assert DATA.bytes_of([b"abc", bytearray(5)]) == 8
     numbers = [float(n) for n in range(1000)]
-    assert 30_000 < bytes_of([numbers, {"same": numbers}, 0]) < 35_000
+    assert 30_000 < DATA.bytes_of([numbers, {"same": numbers}, 0]) < 35_000
     # Two results in the same memory are known by that.
-    assert bytes_of([(numbers, 1.5), (numbers, 2.5)]) < 2 * bytes_of([(numbers, 1.5)])
+    assert DATA.bytes_of([(numbers, 1.5), (numbers, 2.5)]) < 2 * DATA.bytes_of([(numbers, 1.5)])
 
 
 def test_without_torch_a_seed_makes_the_data() -> None:
@@ -224,30 +226,26 @@ def test_without_torch_a_seed_makes_the_data() -> None:
 
 def test_the_same_bytes_in_another_shape_are_other_data() -> None:
     torch = pytest.importorskip("torch")
-    from perfsuite.devices import tensors
-
     flat = np.arange(6.0)
-    assert digest((flat.reshape(2, 3),), []) != digest((flat.reshape(3, 2),), [])
-    assert digest((flat,), []) != digest((flat.view("i8"),), [])
+    assert DATA.digest((flat.reshape(2, 3),), []) != DATA.digest((flat.reshape(3, 2),), [])
+    assert DATA.digest((flat,), []) != DATA.digest((flat.view("i8"),), [])
     row = torch.arange(6.0)
     values = [row, row.view(2, 3), row.view(3, 2).t(), row[:3], row.view(torch.int32)]
     halves = [(row[:3], row[3:]), (row[3:], row[:3])]
-    assert len({tensors.digest(each, []) for each in (*((each,) for each in values), *halves)}) == 7
+    assert len({CPU.digest(each, []) for each in (*((each,) for each in values), *halves)}) == 7
     # What cannot be read tells nothing, and is not left out.
-    assert None in tensors.digest((row, row.to_mkldnn()), [])
+    assert None in CPU.digest((row, row.to_mkldnn()), [])
 
 
 def test_where_torch_is_the_same_code_has_the_plain_data() -> None:
     pytest.importorskip("torch")
-    from perfsuite.devices import tensors
-
     old, fresh = ([1.0, 2.0], {"a": bytearray(b"x")}), ([3.0, 4.0], {"a": bytearray(b"y")})
-    assert tensors.bytes_of(old) == bytes_of(old)
-    assert tensors.digest(old, []) == digest(old, [])
-    assert tensors.compare([1.0], [2.0], None) == compare([1.0], [2.0], None)
-    assert tensors.refill(old, fresh, [])
+    assert CPU.bytes_of(old) == DATA.bytes_of(old)
+    assert CPU.digest(old, []) == DATA.digest(old, [])
+    assert CPU.compare([1.0], [2.0], None) == DATA.compare([1.0], [2.0], None)
+    assert CPU.refill(old, fresh, [])
     assert old == fresh
-    tensors.poison(old)
+    CPU.poison(old)
     assert math.isnan(old[0][0])
-    assert tensors.TensorRng("cpu", 7).seed == 7
-    assert plain.software().items() < tensors.software().items()
+    assert CPU.rng(7).seed == 7
+    assert DATA.software().items() < CPU.software().items()

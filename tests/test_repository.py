@@ -24,7 +24,7 @@ from perfsuite.report import data
 from perfsuite.run.config import OPTIONS
 from perfsuite.store.baselines import read_all, read_runs, runs_of
 from perfsuite.store.runs import list_runs, load_run
-from perfsuite.workers.catalogue import load_catalogue
+from perfsuite.workers.process import load_catalogue
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".github" / "workflows"

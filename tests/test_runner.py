@@ -27,9 +27,8 @@ from perfsuite.run.config import ALWAYS, Config
 from perfsuite.run.expected import source_of
 from perfsuite.run.run import Outcome, execute, refusal
 from perfsuite.store.runs import RunFile, list_runs, load_run
-from perfsuite.workers.catalogue import load_catalogue
 from perfsuite.workers.panel import Panel
-from perfsuite.workers.process import Setup
+from perfsuite.workers.process import Setup, load_catalogue
 from perfsuite.workers.units import Panels, count_on, measure_on
 
 PACK = """

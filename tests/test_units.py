@@ -26,10 +26,8 @@ from perfsuite.packs.find import discover
 from perfsuite.packs.select import missing_need
 from perfsuite.run.run import execute
 from perfsuite.testing.fake import FakeDevice
-from perfsuite.workers.catalogue import load_catalogue
 from perfsuite.workers.panel import Panel
-from perfsuite.workers.process import Code, Setup, Slot, resident_bytes
-from perfsuite.workers.rank import gang_unit
+from perfsuite.workers.process import Code, Setup, Slot, gang_unit, load_catalogue, resident_bytes
 from perfsuite.workers.units import (
     Panels,
     boards_of,
@@ -113,7 +111,7 @@ def test_servers_begin_before_packs_are_listed_and_end_where_nobody_takes_them(
         panels.begin("fake", QUICK)
         (panel,) = panels.of("fake", packs, QUICK, {})
         assert [*panel.slots] == made
-        assert panel.setup.origins
+        assert panel.setup.own.origins
     assert not any(resident_bytes(each.server.pid) for each in made)
     monkeypatch.setenv("PERFSUITE_FAKE_GPUS", "A,A,B")
     few = structs.replace(QUICK, processes=1)
@@ -163,7 +161,7 @@ def test_gangs_are_measured_after_the_others_on_units_of_their_own() -> None:
     with ExitStack() as stack:
         panels = open_panels("fake", packs, structs.replace(SETTINGS, processes=1), stack)
         assert [panel.facts.gpus for panel in panels] == [0]
-        assert packs[0].name in panels[0].setup.origins
+        assert packs[0].name in panels[0].setup.own.origins
         # Side A's environment is another.
         panels[0].compare({Side.A: Code(origins={}, python=sys.executable)})
         measure_on(panels, [*gangs, plain], take)

@@ -31,7 +31,7 @@ from perfsuite.model import Block, Code, Evidence, Settings, Status, TracedKerne
 from perfsuite.testing.fake import FakeDevice
 from perfsuite.workers import messages as wire
 from perfsuite.workers import process
-from perfsuite.workers.server import Late, Worker, attend
+from perfsuite.workers.server import Late, Worker, attend, types_of
 
 PACKS = Path(__file__).parent / "packs"
 LIMIT_S = 20
@@ -97,7 +97,7 @@ def test_a_server_imports_what_a_worker_had_to(
 
 def value_of(message: wire.Message | None) -> Any:
     assert isinstance(message, wire.Done)
-    return wire.read(message.value, wire.STEPS[message.step][1])
+    return wire.read(message.value, types_of(message.step)[1])
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_what_a_step_takes_and_gives_arrives_as_it_was_sent() -> None:
     )
     call = arrived(wire.Call("trace", wire.raw(given)))
     assert isinstance(call, wire.Call)
-    told = wire.read(call.given, wire.STEPS[call.step][0])
+    told = wire.read(call.given, types_of(call.step)[0])
     assert told == given
     assert [type(each) for each in told[0].axes.values()] == [int, str, float, bool, float]
     assert value_of(arrived(wire.Done(wire.raw(found), "trace"))) == found

@@ -28,7 +28,7 @@ from perfsuite.packs.find import discover
 from perfsuite.packs.select import claims_of
 from perfsuite.store.baselines import Baselines, StoredEntry, read_sku
 from perfsuite.store.runs import RunFile
-from perfsuite.workers.catalogue import load_catalogue
+from perfsuite.workers.process import load_catalogue
 
 ROOT = Path(__file__).parent.parent
 BASELINES = ROOT / "baselines"

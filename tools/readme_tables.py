@@ -21,7 +21,7 @@ from perfsuite.packs.find import discover
 from perfsuite.report import view
 from perfsuite.report.terminal import plain
 from perfsuite.store.baselines import Baselines, read_sku, skus_in
-from perfsuite.workers.catalogue import load_catalogue
+from perfsuite.workers.process import load_catalogue
 
 ROOT = Path(__file__).parents[1]
 BEGIN, END = "<!-- perfsuite cases -->", "<!-- perfsuite cases end -->"

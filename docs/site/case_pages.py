@@ -9,7 +9,7 @@ from markup import code, documented, escaped, prose, table
 
 from perfsuite.model import ClaimInstance, Pack, Tier, Variant
 from perfsuite.packs.find import packs_at
-from perfsuite.workers.catalogue import load_catalogue
+from perfsuite.workers.process import load_catalogue
 
 TIERS = tuple(Tier)
 INDEX = "reference/cases/index.md"

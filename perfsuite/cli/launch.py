@@ -21,8 +21,7 @@ from perfsuite.packs.select import missing_need, missing_of
 from perfsuite.run.project import say, say_error
 from perfsuite.store.files import encode, refusing
 from perfsuite.workers.messages import Job, raw, read
-from perfsuite.workers.process import child_environment
-from perfsuite.workers.rank import gang_unit, merged
+from perfsuite.workers.process import child_environment, gang_unit, merged
 from perfsuite.workers.server import opened
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from perfsuite.devices.plain import compilers
-from perfsuite.devices.protocol import Fn, Gang, Group, Loop, PlainContext, Sample, Sets, own_ns
+from perfsuite.devices.protocol import Fn, Gang, Group, PlainContext, Sample, Sets, own_ns
 from perfsuite.model import DeviceFacts
 
 # Workloads of plain Python need no torch.
@@ -30,27 +30,6 @@ OTHERS_MOST = 0.1
 CACHE_MOST = 32 << 20
 # Parameters of glibc's mallopt, from malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
-
-
-def cpu_facts() -> DeviceFacts:
-    """Describe the processor and the software on it, without taking anything of it."""
-    cores = len(os.sched_getaffinity(0))
-    lines = _told("/proc/cpuinfo").splitlines()
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    model = [*models, platform.machine()][0]
-    # A hash tells this machine from another without naming it.
-    machine = _told("/etc/machine-id", otherwise=platform.node()).strip()
-    system = " ".join((platform.system(), platform.machine(), *platform.libc_ver()))
-    return DeviceFacts(
-        device="cpu",
-        name=model,
-        unit=hashlib.sha256(f"perfsuite:{machine}".encode()).hexdigest()[:12],
-        identity={"vendor": "cpu", "name": model, "cores": str(cores)},
-        environment={**Data.software(), "os": system},
-        arch="cpu",
-        features=compilers(),
-        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-    )
 
 
 def last_level_cache() -> int:
@@ -87,7 +66,6 @@ class CpuDevice(Data):
     name = "cpu"
     settle_tolerance = 0.05
     settle_s = 0.5
-    facts = staticmethod(cpu_facts)
 
     def __init__(self, *, seed: int = 0, gang: Gang | None = None) -> None:
         super().__init__(gang, min(CACHE_MOST, last_level_cache()))
@@ -110,13 +88,33 @@ class CpuDevice(Data):
             mallopt(M_MMAP_MAX, 0)
         return contextlib.nullcontext()
 
+    def facts(self) -> DeviceFacts:
+        """Describe the processor and the software on it, without taking anything of it."""
+        cores = len(os.sched_getaffinity(0))
+        lines = _told("/proc/cpuinfo").splitlines()
+        models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+        model = [*models, platform.machine()][0]
+        # A hash tells this machine from another without naming it.
+        machine = _told("/etc/machine-id", otherwise=platform.node()).strip()
+        system = " ".join((platform.system(), platform.machine(), *platform.libc_ver()))
+        return DeviceFacts(
+            device="cpu",
+            name=model,
+            unit=hashlib.sha256(f"perfsuite:{machine}".encode()).hexdigest()[:12],
+            identity={"vendor": "cpu", "name": model, "cores": str(cores)},
+            environment={**self.software(), "os": system},
+            arch="cpu",
+            features=compilers(),
+            memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        )
+
     def context(self, seed: int) -> PlainContext:
         """Return a builder's context."""
         return PlainContext(seed, "cpu", "cpu", "cpu", self._gang.rank, self._gang.ranks)
 
     def group(self, fn: Fn, sets: Sets, launches: int, *, backend: str) -> Group:
         """Make a loop; a CPU has no graphs and nothing to await."""
-        return Loop(fn, sets, launches)
+        return super().group(fn, sets, launches, backend="loop")
 
     def sample(self, group: Group, count: int, *, flush: bool, **_conditions: Any) -> list[Sample]:
         """Time the group ``count`` times; a CPU needs no spin and all regimes are one."""

@@ -20,11 +20,10 @@ from typing import Any, ClassVar, cast
 import cuda.core as core  # noqa: PLR0402 - names cuda.core where it is missing
 import torch
 from cuda.bindings import driver
-from msgspec.structs import replace
 
 from perfsuite.boundary import DeviceError, PerfError
 from perfsuite.devices import protocol, tensors
-from perfsuite.devices.nvml import HealthWatch, Nvml, arch_of, together, visible_arch
+from perfsuite.devices.nvml import Nvml, arch_of, together, visible_arch, watching
 from perfsuite.devices.plain import compilers
 from perfsuite.devices.sass import plain_ptx, triton_kernels, triton_loaded
 from perfsuite.gpu import INCLUDED, stream
@@ -201,23 +200,6 @@ LEAST_SPIN_US = 100.0
 RESERVED_SHARED_BYTES = 1024
 
 
-@dataclass(slots=True)
-class CudaGroup:
-    """Launches timed as one sample: a captured graph, a loop, or calls awaited one by one.
-
-    ``returned`` ends with what the last launch of a graph returned.
-    """
-
-    issue: Callable[[], None]
-    launches: int
-    backend: str
-    returned: Sequence[Any] = ()
-
-    def __call__(self) -> None:
-        """Issue all launches."""
-        self.issue()
-
-
 # By architecture, what a server compiled for the workers that it forks.
 _ahead: dict[str, bytes] = {}
 
@@ -375,7 +357,6 @@ class CudaDevice(tensors.TensorDevice):
     foreign_most = 2.0
     untimed = "stamps missed an SM"
     traced = staticmethod(tensors.gpu_kernels)
-    shown = staticmethod(tensors.shown)
 
     def __init__(self, *, seed: int = 0, gang: protocol.Gang | None = None) -> None:
         if not torch.cuda.is_available():
@@ -388,8 +369,7 @@ class CudaDevice(tensors.TensorDevice):
         torch.cuda.set_stream(self._stream)
         core.Device().set_current()  # cuda.core shares torch's primary context
         self._nvml = Nvml(f"GPU-{self._properties.uuid}")
-        self._health = HealthWatch(self._nvml.health)
-        self._foreign: list[float] = []
+        self._seen: list[Health] = []
         # Random padding: two processes should not share their addresses' luck.
         self._padding = torch.empty((1 + seed % 61) << 18, dtype=torch.uint8, device="cuda")
         self._watch = Stopwatch(self._stream, self.arch, self._gang.line_up)
@@ -421,7 +401,7 @@ class CudaDevice(tensors.TensorDevice):
                 **nvml.identity(),
             },
             state=state,
-            environment={**seen, **tensors.software(), "arch": self.arch},
+            environment={**seen, **self.software(), "arch": self.arch},
             arch=self.arch,
             gpus=torch.cuda.device_count(),
             memory_bytes=int(gpu.total_memory),
@@ -463,7 +443,7 @@ class CudaDevice(tensors.TensorDevice):
                 torch.cuda.synchronize()
 
         if backend == "host":
-            return CudaGroup(await_each, launches, "host")
+            return protocol.Issued(await_each, launches, "host")
         if backend == "graph":
             replay: Callable[[], None] | None = None
             with contextlib.suppress(RuntimeError):
@@ -471,15 +451,14 @@ class CudaDevice(tensors.TensorDevice):
             torch.cuda.synchronize()
             # A graph, unless one rank's capture failed.
             if not self._gang.agree(float(replay is None)) and replay is not None:
-                return CudaGroup(replay, launches, "graph", returned)
-        return CudaGroup(lambda: self._watch.stamped(issue), launches, "loop")
+                return protocol.Issued(replay, launches, "graph", returned)
+        return protocol.Issued(lambda: self._watch.stamped(issue), launches, "loop")
 
     def sample(
         self, group: protocol.Group, count: int, *, regime: Regime, spin_us: float, flush: bool
     ) -> list[protocol.Sample]:
         """Time the group ``count`` times between stamps, the empty window taken off."""
-        self._health.seen = []
-        self._foreign = []
+        self._seen = []
         samples: list[protocol.Sample] = []
         for start in range(0, count, ROWS):
             rows = min(ROWS, count - start)
@@ -500,15 +479,14 @@ class CudaDevice(tensors.TensorDevice):
 
     def again(self, group: protocol.Group, fn: protocol.Fn, arguments: protocol.Arguments) -> Any:
         """Replay a graph, and return what the last launch in it writes; else launch."""
-        if not isinstance(group, CudaGroup) or group.backend != "graph":
+        if not isinstance(group, protocol.Issued) or group.backend != "graph":
             return fn(*arguments)
         group()
         return group.returned[-1]
 
     def health(self) -> Health:
-        """Return what NVML said while the last samples were running."""
-        foreign = max(self._foreign, default=None)
-        return replace(together(self._health.seen), foreign_percent=foreign)
+        """Return what NVML and the spins said while the last samples were running."""
+        return together(self._seen)
 
     def energy_j(self, group: protocol.Group, time_s: float) -> float | None:
         """Return what NVML's counter of energy says one launch took.
@@ -544,6 +522,14 @@ class CudaDevice(tensors.TensorDevice):
         torch.cuda.synchronize()
         return int(torch.cuda.max_memory_allocated() - held)
 
+    def shown(self, issue: Callable[[], object]) -> None:
+        """Call ``issue`` between the start and the stop that NVIDIA's profilers wait for."""
+        torch.cuda.synchronize()
+        torch.cuda.profiler.start()
+        issue()
+        torch.cuda.synchronize()
+        torch.cuda.profiler.stop()
+
     def loaded(self) -> list[protocol.Loaded]:
         """Return what NVRTC and Triton compiled since the device was opened."""
         return [*(own() for own in self._own), *triton_loaded(self._compiled_before)]
@@ -551,8 +537,10 @@ class CudaDevice(tensors.TensorDevice):
     def close(self) -> None:
         """Let go of NVML and of memory that nothing holds any more."""
         torch.cuda.empty_cache()
-        self._health.close()
         self._nvml.close()
+
+    def _note(self) -> None:
+        self._seen.append(self._nvml.health())
 
     def _host_sample(self, group: protocol.Group, *, flush: bool) -> protocol.Sample:
         if flush:
@@ -562,7 +550,7 @@ class CudaDevice(tensors.TensorDevice):
         start = time.perf_counter_ns()
         group()
         sample = protocol.Sample((time.perf_counter_ns() - start) / 1e3)
-        self._health.note()
+        self._note()
         return sample
 
     def _stamped_samples(
@@ -580,12 +568,11 @@ class CudaDevice(tensors.TensorDevice):
             if in_flight >= QUEUE_LAUNCHES:
                 self.synchronize()
                 in_flight = 0
-        self._health.note()
-        with self._health.watching():
+        self._note()
+        with watching(self._note):
             self.synchronize()
         self.spun_s += self._watch.spun_ns / 1e9
-        foreign = self._watch.foreign_percent()
-        self._foreign += [] if foreign is None else [foreign]
+        self._seen.append(Health(foreign_percent=self._watch.foreign_percent()))
         return self._watch.read(rows)
 
 

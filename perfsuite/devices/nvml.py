@@ -6,7 +6,6 @@ Run as ``python -m``, it lists the GPUs as JSON, so that who asks has no driver 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import statistics
 import sys
@@ -14,9 +13,10 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import msgspec
 import pynvml
 
-from perfsuite.model import Health
+from perfsuite.model import Gpu, Health
 
 # NVML's clock-event reasons (nvml.h); idle is left out, it says nothing about a sample.
 REASONS = {
@@ -153,44 +153,26 @@ def _known(**values: Any) -> dict[str, str]:
     }
 
 
-class HealthWatch:
-    """A thread that reads a GPU's health ten times a second while something is measured on it.
+@contextlib.contextmanager
+def watching(read: Callable[[], object]) -> Iterator[None]:
+    """Call ``read`` ten times a second in a thread, while something is measured.
 
-    ``read`` must be callable from two threads.
-    Its first reading comes a period late, when the launches of a block have been issued: until
-    then the host must not be held up.
+    The first call comes a period late: until the launches of a block have been issued, the host
+    must not be held up.
     """
+    is_over = threading.Event()
 
-    def __init__(self, read: Callable[[], Health]) -> None:
-        self._read = read
-        self._armed, self._closed = threading.Event(), threading.Event()
-        self.seen: list[Health] = []
-        self._thread = threading.Thread(target=self._go, daemon=True)
-        self._thread.start()
+    def go() -> None:
+        while not is_over.wait(PERIOD_S):
+            read()
 
-    def note(self) -> None:
-        """Read in the calling thread, between two samples."""
-        self.seen.append(self._read())
-
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
-        """Let the thread read meanwhile."""
-        self._armed.set()
-        try:
-            yield
-        finally:
-            self._armed.clear()
-
-    def close(self) -> None:
-        """End the thread."""
-        self._closed.set()
-        self._armed.set()
-        self._thread.join()
-
-    def _go(self) -> None:
-        while self._armed.wait() and not self._closed.wait(PERIOD_S):
-            if self._armed.is_set():
-                self.note()
+    thread = threading.Thread(target=go, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def together(seen: Sequence[Health]) -> Health:
@@ -209,32 +191,32 @@ def together(seen: Sequence[Health]) -> Health:
     )
 
 
-def list_gpus() -> list[dict[str, Any]]:
-    """Return index, uuid and name of each GPU that CUDA_VISIBLE_DEVICES leaves visible."""
+def list_gpus() -> list[Gpu]:
+    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves visible."""
     try:
         pynvml.nvmlInit()
     except Exception:  # noqa: BLE001 - any failure of the driver means: no GPU to measure
         return []
-    gpus: list[dict[str, Any]] = []
+    gpus: list[Gpu] = []
     for index in range(pynvml.nvmlDeviceGetCount()):
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         uuid, name = pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)
-        gpus.append({"index": index, **_known(uuid=uuid, name=name)})
+        gpus.append(Gpu(index=index, **_known(uuid=uuid, name=name)))
     return visible(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
-def visible(gpus: list[dict[str, Any]], mask: str | None) -> list[dict[str, Any]]:
+def visible(gpus: list[Gpu], mask: str | None) -> list[Gpu]:
     """Return the GPUs that a mask names by index or UUID, in its order; of MIG slices the name."""
     if mask is None:
         return gpus
     chosen = []
     for part in (each.strip() for each in mask.split(",")):
         if part.startswith("MIG-"):
-            chosen.append({"index": -1, "uuid": part, "name": "MIG"})
+            chosen.append(Gpu(index=-1, uuid=part, name="MIG"))
         else:
-            chosen += [gpu for gpu in gpus if part in (str(gpu["index"]), gpu["uuid"])]
+            chosen += [gpu for gpu in gpus if part in (str(gpu.index), gpu.uuid)]
     return chosen
 
 
 if __name__ == "__main__":
-    json.dump(list_gpus(), sys.stdout)
+    sys.stdout.buffer.write(msgspec.json.encode(list_gpus()))

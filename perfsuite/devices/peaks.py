@@ -132,8 +132,8 @@ def rates(work: Work, time_us: float, peaks: Peaks) -> dict[str, tuple[float, st
     return {name: found[name] for name in order if found[name][0]}
 
 
-# What a ceiling is of.
-BYTES, FLOP, STARTS = "bytes", "FLOP", "starts"
+# What a ceiling is of, as ``Peaks`` calls it.
+BYTES, FLOP, STARTS = "links", "operations", "starts"
 
 
 def per_launch(work: Work, ceiling: str) -> tuple[float, str]:
@@ -172,12 +172,7 @@ def with_measured(peaks: Peaks, entries: Iterable[BaselineEntry], packs: Iterabl
                 reached[kind][name] = rate
     if peaks.is_generic and any(reached.values()):
         peaks = Peaks({}, {})
-    return replace(
-        peaks,
-        links={**peaks.links, **reached[BYTES]},
-        operations={**peaks.operations, **reached[FLOP]},
-        starts={**peaks.starts, **reached[STARTS]},
-    )
+    return replace(peaks, **{kind: getattr(peaks, kind) | own for kind, own in reached.items()})
 
 
 def _is_own(variant: Variant, pack: Pack) -> bool:

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from perfsuite.boundary import CaseError
-from perfsuite.devices.protocol import Comparison, Device, Gang, Rng
+from perfsuite.devices.protocol import Comparison, Device, Fn, Gang, Group, Issued, Rng, Sets
 
 # What nobody can write into says all there is to say of it.
 FROZEN = (bool, int, float, complex, str, bytes, range, type(None))
@@ -39,7 +39,7 @@ MOST_DEEP = 8
 
 # Relative L2 error by the format of a buffer: rounding of it times the growth of a long sum.
 TOLERANCES = {"d": 1e-12, "f": 1e-5, "e": 1e-2}
-INTEGERS = frozenset("?bBhHiIlLqQnN")
+INTEGERS = frozenset("?bBhHiIlLqQ")
 # One wrong element hides in the L2 norm of a million: no element may be off by more than this
 # many tolerances, relative to its own size and the typical size of all.
 ELEMENT_FACTOR = 32.0
@@ -66,9 +66,9 @@ class PlainRng:
 # What lies in a value.
 
 
-def _kind(view: memoryview) -> str:
+def _kind(view: memoryview | None) -> str:
     """Return struct's letter for the numbers of a buffer, of complex ones for each of the two."""
-    kind = view.format.lstrip("@").removeprefix("Z")
+    kind = view.format.lstrip("@").removeprefix("Z") if view is not None else ""
     return kind if kind in TOLERANCES or kind in INTEGERS else ""
 
 
@@ -151,30 +151,7 @@ def _owner(value: Any) -> Any:
         value = holder
 
 
-def bytes_of(values: Iterable[Any]) -> int:
-    """Return the bytes of values, what several share counted once."""
-    sizes: dict[int, int] = {}
-    for value in leaves(values):
-        owner = _owner(value)
-        if is_flat(owner):
-            held = chain.from_iterable(owner.items()) if isinstance(owner, dict) else owner
-            sizes[id(owner)] = sys.getsizeof(owner) + sum(map(sys.getsizeof, held))
-        else:
-            view = view_of(owner)
-            sizes[id(owner)] = sys.getsizeof(owner) if view is None else view.nbytes
-    return sum(sizes.values())
-
-
 # Whether a result is the one that the reference found.
-
-
-def compare(actual: Any, expected: Any, tolerance: float | None) -> Comparison:
-    """Compare an output with its reference: numbers by their error, all else to the letter."""
-    if expected is None or (isinstance(expected, tuple) and not expected):
-        return _refused(f"the reference is {expected!r}: nothing to compare with")
-    if isinstance(actual, tuple) and len(actual) == 1 and not isinstance(expected, tuple):
-        (actual,) = actual  # a launch's only output
-    return worst(_compared(actual, expected, tolerance, ""))
 
 
 def worst(comparisons: Iterable[Comparison]) -> Comparison:
@@ -233,9 +210,10 @@ def _compared(got: Any, want: Any, tolerance: float | None, place: str) -> Itera
     if is_exact and type(got) is type(want) and got == want:
         yield Comparison(0.0, 0.0)
         return
-    ours, theirs = _Numbers.of(got), _Numbers.of(want)
+    ours, theirs = _numbers(got), _numbers(want)
     if ours and theirs:
-        yield ours.compared(theirs, tolerance, where)
+        limit = ours[1] if tolerance is None else tolerance
+        yield _numbers_compared(ours[0], theirs[0], limit, where)
         return
     if isinstance(want, (list, tuple)) and isinstance(got, (list, tuple)):
         got, want = dict(enumerate(got)), dict(enumerate(want))
@@ -275,82 +253,59 @@ def _alike(got: Any, want: Any, where: str) -> Comparison:
     return _refused(f"place {first} is {ours}, not {theirs}{lengths}{where}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Numbers:
-    """Numbers in a row, of a list or a buffer: all complex ones as two each."""
+def _numbers(value: Any) -> tuple[Any, float] | None:
+    """Return the numbers of a value that is nothing else, in an array, and what they may be off.
 
-    flat: Sequence[Any]
-    shape: tuple[int, ...]
-    limit: float
-
-    @classmethod
-    def of(cls, value: Any) -> _Numbers | None:
-        """Return the numbers of a value that is nothing else."""
-        if isinstance(value, TEXT):
+    They stay Python's own, since floats take neighbours beyond 2^53 for one. Complex ones are two.
+    """
+    if isinstance(value, TEXT):
+        return None
+    given = [value] if isinstance(value, NUMBERS) else value
+    if isinstance(given, (list, tuple)):
+        if not given or not _holds(given, NUMBERS):
             return None
-        if isinstance(value, NUMBERS):
-            return cls.of([value])
-        if isinstance(value, (list, tuple)):
-            if not value or not _holds(value, NUMBERS):
-                return None
-            limit = 0.0 if _holds(value, (int,)) else TOLERANCES["d"]
-            flat = value
-            if not _holds(value, (int, float)):
-                flat = [part for each in value for part in (each.real, each.imag)]
-            return cls(flat, (len(value),), limit)
-        view = view_of(value)
-        kind = "" if view is None else _kind(view)
-        if view is None or not kind:
+        limit = 0.0 if _holds(given, (int,)) else TOLERANCES["d"]
+        found = np.array(given, dtype=object)
+    else:
+        view = view_of(given)
+        if not (kind := _kind(view)):
             return None
-        flat = [each for (each,) in struct.iter_unpack(kind, view.tobytes())]
-        return cls(flat, view.shape or (1,), TOLERANCES.get(kind, 0.0))
+        limit = TOLERANCES.get(kind, 0.0)
+        found = np.atleast_1d(np.asarray(view).astype(object))
+    if not _holds(found.flat, (int, float)):
+        both = [(each.real, each.imag) for each in found.flat]
+        found = np.array(both, dtype=object).reshape(*found.shape, 2)
+    return found, limit
 
-    @np.errstate(all="ignore")  # infinity less infinity is no number, which is told
-    def compared(self, want: _Numbers, tolerance: float | None, where: str) -> Comparison:
-        """Compare with other numbers by shape, relative L2 error and worst element."""
-        limit = self.limit if tolerance is None else tolerance
-        if self.shape != want.shape or len(self.flat) != len(want.flat):
-            return Comparison(math.inf, limit, f"shape {self.shape} not {want.shape}{where}")
-        try:
-            # By Python's own numbers: beyond 2^53 floats take neighbours for one.
-            off = np.array([*map(operator.sub, self.flat, want.flat)], dtype=float)
-            should_be = np.array(want.flat, dtype=float)
-            # Squares of large numbers would be none.
-            unit = np.abs(should_be).max(initial=0.0) or 1.0
-        except OverflowError:  # no float is as large as some integers
-            is_same = list(self.flat) == list(want.flat)
-            error, why = (0.0, "") if is_same else (math.inf, f"integers differ{where}")
-            return Comparison(error, limit, why)
-        found = compared(
-            lambda: [(0, off / unit, should_be / unit)] if len(off) else [],
-            lambda place: (self.flat[place], want.flat[place]),
-            # Complex numbers have two parts.
-            (*self.shape, *((2,) if len(self.flat) > math.prod(self.shape) else ())),
-            limit,
-        )
-        return replace(found, reason=found.reason and found.reason + where)
+
+@np.errstate(all="ignore")  # infinity less infinity is no number, which is told
+def _numbers_compared(got: Any, want: Any, limit: float, where: str) -> Comparison:
+    """Compare arrays of numbers by shape, relative L2 error and worst element."""
+    if got.shape != want.shape:
+        return Comparison(math.inf, limit, f"shape {got.shape} not {want.shape}{where}")
+    try:
+        off, should_be = (got - want).astype(float), want.astype(float)
+    except OverflowError:  # no float is as large as some integers
+        is_same = bool((got == want).all())
+        error, why = (0.0, "") if is_same else (math.inf, f"integers differ{where}")
+        return Comparison(error, limit, why)
+    # Squares of large numbers would be none.
+    unit = np.abs(should_be).max(initial=0.0) or 1.0
+    found = compared(
+        lambda: [(0, off / unit, should_be / unit)] if off.size else [],
+        lambda place: (got.flat[place], want.flat[place]),
+        got.shape,
+        limit,
+    )
+    return replace(found, reason=found.reason and found.reason + where)
 
 
 # What lies in the arguments of a launch: whether it changed, and other data in its place.
 
 
-def poison(outputs: Sequence[Any]) -> None:
-    """Fill outputs with NaN (numbers in lists, floats in buffers) or 0x7f bytes (other buffers)."""
-    for output in outputs:
-        if isinstance(output, tuple):
-            poison(output)
-        elif isinstance(output, (list, dict)):
-            held = dict(output if isinstance(output, dict) else enumerate(output))
-            poison([value for value in held.values() if not is_frozen(value)])
-            for key in [key for key, value in held.items() if is_frozen(value)]:
-                output[key] = math.nan
-        elif output is not None:
-            _fill(output)
-
-
 def _fill(output: Any) -> None:
     view = view_of(output)
-    kind = "" if view is None else _kind(view)
+    kind = _kind(view)
     if view is None or view.readonly or not kind:
         raise CaseError(
             f"an output is {type(output).__name__}, which cannot be filled with what is no result",
@@ -381,39 +336,8 @@ def mark(value: Any) -> int | None:
     return zlib.crc32(view.tobytes(), zlib.crc32(f"{view.format}{view.shape}".encode()))
 
 
-def digest(arguments: Any, outputs: Sequence[Any]) -> tuple[Any, ...]:
-    """Return what tells the data of arguments, but for outputs, from other data.
-
-    What is unknown inside is left out.
-    """
-    written = _owners(outputs)
-    found = (value for value in leaves([arguments]) if id(_owner(value)) not in written)
-    return tuple(map(mark, found))
-
-
 def _owners(outputs: Sequence[Any]) -> set[int]:
     return {id(_owner(value)) for value in leaves(outputs) if not is_frozen(value)}
-
-
-def refill(arguments: Any, fresh: Any, outputs: Sequence[Any]) -> bool:
-    """Copy the data of ``fresh`` to where ``arguments`` lie, but for their ``outputs``.
-
-    False, and nothing is done, where the two are not of one layout, or where something unknown or
-    what nobody may write is among them.
-    """
-    written = _owners(outputs)
-    moves: list[Callable[[], object]] = []
-    for old, new, put in pairs(arguments, fresh):
-        is_same = type(old) is type(new) and is_frozen(old) and old == new
-        if old is new or is_same or id(_owner(old)) in written:
-            continue
-        move = _move(old, new, put)
-        if move is None:
-            return False
-        moves.append(move)
-    for move in moves:
-        move()
-    return True
 
 
 def _move(old: Any, new: Any, put: Put | None) -> Callable[[], object] | None:
@@ -438,21 +362,9 @@ def _replace(old: Any, new: Any) -> None:
         old.update(new)
 
 
-# The software, and the device.
+# The device.
 
 PACKAGES = ("triton", "cuda-core", "cuda-bindings", "nvidia-cublas", "nvidia-cuda-nvrtc")
-
-
-def software() -> dict[str, str]:
-    """Return the versions whose change a comparison may be about."""
-    found = {
-        "python": platform.python_version(),
-        "kernel": re.split(r"[^\d.]", platform.release())[0],  # its build is the provider's
-    }
-    for package in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found
 
 
 def compilers() -> tuple[str, ...]:
@@ -470,13 +382,6 @@ def compilers() -> tuple[str, ...]:
 class PlainDevice(Device):
     """What devices have in common whose workloads may be of plain Python."""
 
-    bytes_of = staticmethod(bytes_of)
-    poison = staticmethod(poison)
-    compare = staticmethod(compare)
-    digest = staticmethod(digest)
-    refill = staticmethod(refill)
-    software = staticmethod(software)
-
     def __init__(self, gang: Gang | None, cache_bytes: int) -> None:
         self._gang = gang or Gang()
         self.cache_bytes = cache_bytes
@@ -489,6 +394,89 @@ class PlainDevice(Device):
     def rng(self, seed: int) -> Rng:
         """Return what inputs are made from."""
         return PlainRng(seed)
+
+    def bytes_of(self, values: Iterable[Any]) -> int:
+        """Return the bytes of values, what several share counted once."""
+        sizes: dict[int, int] = {}
+        for value in leaves(values):
+            owner = _owner(value)
+            if is_flat(owner):
+                held = chain.from_iterable(owner.items()) if isinstance(owner, dict) else owner
+                sizes[id(owner)] = sys.getsizeof(owner) + sum(map(sys.getsizeof, held))
+            else:
+                view = view_of(owner)
+                sizes[id(owner)] = sys.getsizeof(owner) if view is None else view.nbytes
+        return sum(sizes.values())
+
+    def poison(self, outputs: Sequence[Any]) -> None:
+        """Fill outputs with NaN (numbers in lists, floats in buffers) or 0x7f bytes (others)."""
+        for output in outputs:
+            if isinstance(output, tuple):
+                self.poison(output)
+            elif isinstance(output, (list, dict)):
+                held = dict(output if isinstance(output, dict) else enumerate(output))
+                self.poison([value for value in held.values() if not is_frozen(value)])
+                for key in [key for key, value in held.items() if is_frozen(value)]:
+                    output[key] = math.nan
+            elif output is not None:
+                _fill(output)
+
+    def compare(self, actual: Any, expected: Any, tolerance: float | None) -> Comparison:
+        """Compare an output with its reference: numbers by their error, all else to the letter."""
+        if expected is None or (isinstance(expected, tuple) and not expected):
+            return _refused(f"the reference is {expected!r}: nothing to compare with")
+        if isinstance(actual, tuple) and len(actual) == 1 and not isinstance(expected, tuple):
+            (actual,) = actual  # a launch's only output
+        return worst(_compared(actual, expected, tolerance, ""))
+
+    def digest(self, arguments: Any, outputs: Sequence[Any]) -> tuple[Any, ...]:
+        """Return what tells the data of arguments, but for outputs, from other data.
+
+        What is unknown inside is left out.
+        """
+        written = _owners(outputs)
+        found = (value for value in leaves([arguments]) if id(_owner(value)) not in written)
+        return tuple(map(mark, found))
+
+    def refill(self, arguments: Any, fresh: Any, outputs: Sequence[Any]) -> bool:
+        """Copy the data of ``fresh`` to where ``arguments`` lie, but for their ``outputs``.
+
+        False, and nothing is done, where the two are not of one layout, or where something unknown
+        or what nobody may write is among them.
+        """
+        written = _owners(outputs)
+        moves: list[Callable[[], object]] = []
+        for old, new, put in pairs(arguments, fresh):
+            is_same = type(old) is type(new) and is_frozen(old) and old == new
+            if old is new or is_same or id(_owner(old)) in written:
+                continue
+            move = _move(old, new, put)
+            if move is None:
+                return False
+            moves.append(move)
+        for move in moves:
+            move()
+        return True
+
+    def software(self) -> dict[str, str]:
+        """Return the versions whose change a comparison may be about."""
+        found = {
+            "python": platform.python_version(),
+            "kernel": re.split(r"[^\d.]", platform.release())[0],  # its build is the provider's
+        }
+        for package in PACKAGES:
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                found[package] = importlib.metadata.version(package)
+        return found
+
+    def group(self, fn: Fn, sets: Sets, launches: int, *, backend: str) -> Group:
+        """Make a loop; ``backend`` is its name only."""
+
+        def issue() -> None:
+            for index in range(launches):
+                fn(*sets[index % len(sets)])
+
+        return Issued(issue, launches, backend)
 
     def agree(self, value: float) -> float:
         """Return the largest value among the ranks."""

@@ -12,7 +12,6 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -21,18 +20,9 @@ from typing import Any, ClassVar, Protocol, cast
 
 import msgspec
 
+from perfsuite import model
 from perfsuite.boundary import MAGNITUDE, DeviceError, shown
-from perfsuite.model import (
-    BUILT_IN_DEVICES,
-    Accelerator,
-    DeviceFacts,
-    Gpu,
-    Health,
-    Metric,
-    Regime,
-    TracedKernel,
-    built_in,
-)
+from perfsuite.model import BUILT_IN_DEVICES, Accelerator, DeviceFacts, Gpu, Health, built_in
 
 Fn = Callable[..., Any]
 # What launches are handed: one, or as many as rotate.
@@ -167,18 +157,20 @@ class PlainContext:
 
 
 @dataclass(slots=True)
-class Loop:
-    """Launches issued one after another over rotated input sets."""
+class Issued:
+    """Launches that one call issues: a loop, a captured graph, or calls awaited one by one.
 
-    fn: Fn
-    sets: Sets
+    ``returned`` ends with what the last launch of a graph returned.
+    """
+
+    issue: Callable[[], object]
     launches: int
-    backend: str = "loop"
+    backend: str
+    returned: Sequence[Any] = ()
 
     def __call__(self) -> None:
         """Issue all launches."""
-        for index in range(self.launches):
-            self.fn(*self.sets[index % len(self.sets)])
+        self.issue()
 
 
 class Device(ABC):
@@ -270,7 +262,7 @@ class Device(ABC):
 
     @abstractmethod
     def sample(
-        self, group: Group, count: int, *, regime: Regime, spin_us: float, flush: bool
+        self, group: Group, count: int, *, regime: model.Regime, spin_us: float, flush: bool
     ) -> list[Sample]:
         """Time the group ``count`` times in the regime's conditions; the empty window is taken off.
 
@@ -321,7 +313,7 @@ class Device(ABC):
         """Return the peak of memory allocated during one launch without its inputs, if known."""
         return None
 
-    def traced(self, issue: Callable[[], object]) -> Sequence[TracedKernel]:
+    def traced(self, issue: Callable[[], object]) -> Sequence[model.TracedKernel]:
         """Return each kernel that ``issue`` launches; the first call may take seconds.
 
         A process that was traced is no good for measuring.
@@ -368,7 +360,7 @@ SHORTEST_US = 0.5
 def least_us(device: Device) -> float:
     """Return what a call takes at least that puts work on the device, by two stamps around none."""
     nothing = device.group(lambda: None, [()], 1, backend="loop")
-    empty = device.sample(nothing, EMPTY_RUNS, regime=Regime.PACED, spin_us=0.0, flush=False)
+    empty = device.sample(nothing, EMPTY_RUNS, regime=model.Regime.PACED, spin_us=0.0, flush=False)
     times_us = (sample.time_us for sample in empty if math.isfinite(sample.time_us))
     return min(times_us, default=math.inf) + SHORTEST_US
 
@@ -403,7 +395,7 @@ def own_ns(act: Callable[[], object]) -> int:
 
 # Counts what one launch starts, without a profiler: kernels on a GPU, operators on a CPU.
 
-KERNELS = Metric("kernels", better="lower")
+KERNELS = model.Metric("kernels", better="lower")
 
 
 def count_kernels(ctx: Any, launch: Callable[[], Any]) -> float:
@@ -665,18 +657,6 @@ def open_device(
             remedy="inherit perfsuite.Device; perfsuite.testing.check_device names all faults",
         )
     return cast("Device", found)
-
-
-@contextlib.contextmanager
-def waking(name: str, *, gang: Gang | None = None) -> Iterator[None]:
-    """Have the driver make this process's context meanwhile, which takes tenths of a second.
-
-    A rank has joined its gang on a GPU of its own, which only the thread that joined knows.
-    """
-    with ThreadPoolExecutor(1) as pool:
-        if gang is None:
-            pool.submit(device_class(name).wake)
-        yield
 
 
 def facts_faults(device: Device) -> Iterator[str]:

@@ -89,41 +89,6 @@ def tensors_of(value: Any) -> list[torch.Tensor]:
     return []
 
 
-def bytes_of(values: Iterable[Any]) -> int:
-    """Return the bytes of the tensors in ``values``, shared storage counted once.
-
-    Where there is no tensor, they are those of all values.
-    """
-    given = list(values)
-    storages = [tensor.untyped_storage() for tensor in tensors_of(given)]
-    if not storages:
-        return plain.bytes_of(given)
-    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
-
-
-def poison(outputs: Sequence[Any]) -> None:
-    """Fill outputs with NaN (floats) or 0x7f bytes (all else)."""
-    plain.poison([output for output in outputs if not tensors_of(output)])
-    for tensor in tensors_of(list(outputs)):
-        with torch.inference_mode(tensor.is_inference()):
-            if tensor.is_complex() or tensor.dtype in FLOATS:
-                tensor.fill_(float("nan"))
-            elif tensor.ndim and tensor.is_contiguous():
-                tensor.view(torch.uint8).fill_(POISON_BYTE)
-            else:
-                tensor.fill_(POISON_BYTE)
-
-
-def compare(actual: Any, expected: Any, tolerance: float | None) -> Comparison:
-    """Compare outputs with references by shape, relative L2 error and worst element."""
-    got, want = tensors_of(actual), tensors_of(expected)
-    if not got and not want:
-        return plain.compare(actual, expected, tolerance)
-    if len(got) != len(want) or not want:
-        return Comparison(math.inf, 0.0, f"{len(got)} tensors instead of {len(want)}")
-    return plain.worst(_compare_one(a, b, tolerance) for a, b in zip(got, want, strict=True))
-
-
 def _compare_one(got: torch.Tensor, want: torch.Tensor, tolerance: float | None) -> Comparison:
     limit = TOLERANCES.get(got.dtype, 0.0) if tolerance is None else tolerance
     if got.shape != want.shape:
@@ -153,37 +118,8 @@ END, TILE = 1 << 16, 1 << 10
 FP32_MOST = 1e-3
 
 
-def ends(result: Any) -> tuple[torch.Tensor, ...]:
-    """Return copies of the last elements of each tensor."""
-    return tuple(tensor.reshape(-1)[-END:].clone() for tensor in tensors_of(result))
-
-
 def _bits(flat: torch.Tensor) -> torch.Tensor:
     return flat.view(torch.uint8).reshape(flat.numel(), flat.element_size())
-
-
-def mistakes(
-    actual: Any, expected: Any, earlier: Sequence[torch.Tensor], tolerance: float | None
-) -> Iterator[tuple[str, Comparison]]:
-    """Yield mistakes that kernels make, made in each tensor of a result, and how they compare."""
-    for one, end, want, old in zip(
-        tensors_of(actual), ends(actual), ends(expected), earlier, strict=True
-    ):
-        bits = _bits(end)
-        row = one[0].numel() if one.ndim and len(one) else 1
-        made = {
-            "zeros in place of the result": torch.zeros_like(bits),
-            "one row off": bits.roll(row if row < len(bits) else 1, 0),
-            "the result of other inputs": _bits(old),
-            "the last tile missing": bits.clone(),
-        }
-        made["the last tile missing"][-min(TILE, -(-len(bits) // 2)) :] = 0
-        if one.dtype == torch.float32 and (tolerance is None or tolerance < FP32_MOST):
-            made["rounded to bf16"] = _bits(end.bfloat16().float())
-        for mistake, wrong in made.items() if len(bits) else ():
-            if wrong.shape == bits.shape and not torch.equal(wrong, bits):
-                found = wrong.reshape(-1).view(end.dtype)
-                yield mistake, _compare_one(found, want, tolerance)
 
 
 def _parts(
@@ -207,61 +143,6 @@ SUMMED = 1 << 21
 PLAIN = (torch.dtype, torch.device)
 # An odd number without a pattern: each bit of a word counts in many of the product.
 MIXER = 0x2545F4914F6CDD1D
-
-
-def digest(arguments: Any, outputs: Sequence[Any]) -> tuple[Any, ...]:
-    """Return what tells the data of arguments, but for outputs, from other data.
-
-    Tensors on the host beside a GPU are summed there. None stands for what is unknown inside.
-    """
-    stored: dict[int, torch.Tensor] = {}
-    others: list[Any] = []
-    written = _places(outputs)
-    for value, _, _ in pairs(arguments, arguments, _inside):
-        if not _is_stored(value):
-            others.append(repr(value) if isinstance(value, PLAIN) else value)
-        elif (place := value.untyped_storage().data_ptr()) not in written:
-            stored[place] = value
-            others.append(repr(_layout(value)))
-    where = torch.device("cuda" if torch.cuda.is_initialized() else "cpu")
-    sums = [_sum(_bytes(tensor), where) for tensor in stored.values()]
-    marks = plain.digest(others, outputs)
-    return (*marks, *(torch.stack(sums).tolist() if sums else ()))
-
-
-def refill(arguments: Any, fresh: Any, outputs: Sequence[Any]) -> bool:
-    """Copy the data of ``fresh`` to where ``arguments`` lie, but for their ``outputs``.
-
-    False, and nothing is done, where the two are not of one layout, where something unknown or
-    what nobody may write is among them, or where host data differ that may have decided what a GPU
-    was to launch.
-    """
-    written = _places(outputs)
-    has_gpu = torch.cuda.is_initialized()
-    both_sides = list(pairs(arguments, fresh, _inside))
-    if not has_gpu and not any(isinstance(old, torch.Tensor) for old, _, _ in both_sides):
-        return plain.refill(arguments, fresh, outputs)
-    found: dict[int, tuple[Any, Any]] = {}
-    for old, new, _ in both_sides:
-        if _is_stored(old) and _is_stored(new) and _layout(old) == _layout(new):
-            storage = old.untyped_storage()
-            if storage.data_ptr() in written:
-                continue
-            found[storage.data_ptr()] = both = _bytes(old), _bytes(new)
-            is_pinned = has_gpu and old.is_pinned()
-            # What is mapped or lent is perhaps to be read alone.
-            if not (is_pinned or storage.resizable()):
-                return False
-            is_read_by_host = has_gpu and not (old.is_cuda or is_pinned)
-            if is_read_by_host and not torch.equal(*both):
-                return False
-        elif old is not new:
-            tells_all = isinstance(old, PLAIN) or plain.is_frozen(old) or plain.is_flat(old)
-            if not tells_all or old != new:
-                return False
-    for old, new in found.values():
-        old.copy_(new)
-    return True
 
 
 def _inside(value: Any) -> dict[Any, Any] | None:
@@ -308,20 +189,11 @@ def _sum(stored: torch.Tensor, where: torch.device) -> torch.Tensor:
     return total
 
 
-# Which software a device is driven by, and what a GPU can do.
+# What a GPU can do.
 
 WGMMA_ARCH = 90
 # CUDA 12.4 has contexts with a part of the multiprocessors; this is its first driver.
 GREEN_DRIVER = 550
-
-
-def software() -> dict[str, str]:
-    """Return the versions whose change a comparison may be about."""
-    found = {"torch": str(torch.__version__), **plain.software()}
-    if torch.version.cuda:
-        found["cuda"] = torch.version.cuda
-        found["cudnn"] = str(torch.backends.cudnn.version())
-    return found
 
 
 def features(arch: str) -> tuple[str, ...]:
@@ -382,42 +254,143 @@ def kernels_of(events: list[dict[str, Any]]) -> list[TracedKernel]:
     ]
 
 
-def shown(issue: Callable[[], object]) -> None:
-    """Call ``issue`` between the start and the stop that NVIDIA's profilers wait for."""
-    torch.cuda.synchronize()
-    torch.cuda.profiler.start()
-    issue()
-    torch.cuda.synchronize()
-    torch.cuda.profiler.stop()
-
-
-def cpu_operators(issue: Callable[[], object]) -> list[TracedKernel]:
-    """Return each of torch's operators that ``issue`` calls, less what it calls itself."""
-    with profile(activities=[ProfilerActivity.CPU]) as profiler:
-        issue()
-    return [
-        TracedKernel(name=event.name, count=1, duration_us=float(event.self_cpu_time_total))
-        for event in profiler.events()
-    ]
-
-
 class TensorDevice(PlainDevice):
     """What devices with tensors have in common; torch's name of their memory is their own."""
 
-    bytes_of = staticmethod(bytes_of)
-    poison = staticmethod(poison)
-    compare = staticmethod(compare)
-    ends = staticmethod(ends)
-    mistakes = staticmethod(mistakes)
-    digest = staticmethod(digest)
-    refill = staticmethod(refill)
-    software = staticmethod(software)
-    traced = staticmethod(cpu_operators)
     limit_threads = staticmethod(torch.set_num_threads)
 
     def rng(self, seed: int) -> Rng:
         """Return a maker of tensors."""
         return TensorRng(self.name, seed)
+
+    def bytes_of(self, values: Iterable[Any]) -> int:
+        """Return the bytes of the tensors in ``values``, shared storage counted once.
+
+        Where there is no tensor, they are those of all values.
+        """
+        given = list(values)
+        storages = [tensor.untyped_storage() for tensor in tensors_of(given)]
+        if not storages:
+            return super().bytes_of(given)
+        return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+    def poison(self, outputs: Sequence[Any]) -> None:
+        """Fill outputs with NaN (floats) or 0x7f bytes (all else)."""
+        super().poison([output for output in outputs if not tensors_of(output)])
+        for tensor in tensors_of(list(outputs)):
+            with torch.inference_mode(tensor.is_inference()):
+                if tensor.is_complex() or tensor.dtype in FLOATS:
+                    tensor.fill_(float("nan"))
+                elif tensor.ndim and tensor.is_contiguous():
+                    tensor.view(torch.uint8).fill_(POISON_BYTE)
+                else:
+                    tensor.fill_(POISON_BYTE)
+
+    def compare(self, actual: Any, expected: Any, tolerance: float | None) -> Comparison:
+        """Compare outputs with references by shape, relative L2 error and worst element."""
+        got, want = tensors_of(actual), tensors_of(expected)
+        if not got and not want:
+            return super().compare(actual, expected, tolerance)
+        if len(got) != len(want) or not want:
+            return Comparison(math.inf, 0.0, f"{len(got)} tensors instead of {len(want)}")
+        return plain.worst(_compare_one(a, b, tolerance) for a, b in zip(got, want, strict=True))
+
+    def ends(self, result: Any) -> tuple[torch.Tensor, ...]:
+        """Return copies of the last elements of each tensor."""
+        return tuple(tensor.reshape(-1)[-END:].clone() for tensor in tensors_of(result))
+
+    def mistakes(
+        self, actual: Any, expected: Any, earlier: Sequence[torch.Tensor], tolerance: float | None
+    ) -> Iterator[tuple[str, Comparison]]:
+        """Yield mistakes that kernels make, made in each tensor of a result; how they compare."""
+        for one, end, want, old in zip(
+            tensors_of(actual), self.ends(actual), self.ends(expected), earlier, strict=True
+        ):
+            bits = _bits(end)
+            row = one[0].numel() if one.ndim and len(one) else 1
+            made = {
+                "zeros in place of the result": torch.zeros_like(bits),
+                "one row off": bits.roll(row if row < len(bits) else 1, 0),
+                "the result of other inputs": _bits(old),
+                "the last tile missing": bits.clone(),
+            }
+            made["the last tile missing"][-min(TILE, -(-len(bits) // 2)) :] = 0
+            if one.dtype == torch.float32 and (tolerance is None or tolerance < FP32_MOST):
+                made["rounded to bf16"] = _bits(end.bfloat16().float())
+            for mistake, wrong in made.items() if len(bits) else ():
+                if wrong.shape == bits.shape and not torch.equal(wrong, bits):
+                    found = wrong.reshape(-1).view(end.dtype)
+                    yield mistake, _compare_one(found, want, tolerance)
+
+    def digest(self, arguments: Any, outputs: Sequence[Any]) -> tuple[Any, ...]:
+        """Return what tells the data of arguments, but for outputs, from other data.
+
+        Tensors on the host beside a GPU are summed there. None stands for what is unknown inside.
+        """
+        stored: dict[int, torch.Tensor] = {}
+        others: list[Any] = []
+        written = _places(outputs)
+        for value, _, _ in pairs(arguments, arguments, _inside):
+            if not _is_stored(value):
+                others.append(repr(value) if isinstance(value, PLAIN) else value)
+            elif (place := value.untyped_storage().data_ptr()) not in written:
+                stored[place] = value
+                others.append(repr(_layout(value)))
+        where = torch.device("cuda" if torch.cuda.is_initialized() else "cpu")
+        sums = [_sum(_bytes(tensor), where) for tensor in stored.values()]
+        marks = super().digest(others, outputs)
+        return (*marks, *(torch.stack(sums).tolist() if sums else ()))
+
+    def refill(self, arguments: Any, fresh: Any, outputs: Sequence[Any]) -> bool:
+        """Copy the data of ``fresh`` to where ``arguments`` lie, but for their ``outputs``.
+
+        False, and nothing is done, where the two are not of one layout, where something unknown or
+        what nobody may write is among them, or where host data differ that may have decided what
+        a GPU was to launch.
+        """
+        written = _places(outputs)
+        has_gpu = torch.cuda.is_initialized()
+        both_sides = list(pairs(arguments, fresh, _inside))
+        if not has_gpu and not any(isinstance(old, torch.Tensor) for old, _, _ in both_sides):
+            return super().refill(arguments, fresh, outputs)
+        found: dict[int, tuple[Any, Any]] = {}
+        for old, new, _ in both_sides:
+            if _is_stored(old) and _is_stored(new) and _layout(old) == _layout(new):
+                storage = old.untyped_storage()
+                if storage.data_ptr() in written:
+                    continue
+                found[storage.data_ptr()] = both = _bytes(old), _bytes(new)
+                is_pinned = has_gpu and old.is_pinned()
+                # What is mapped or lent is perhaps to be read alone.
+                if not (is_pinned or storage.resizable()):
+                    return False
+                is_read_by_host = has_gpu and not (old.is_cuda or is_pinned)
+                if is_read_by_host and not torch.equal(*both):
+                    return False
+            elif old is not new:
+                tells_all = isinstance(old, PLAIN) or plain.is_frozen(old) or plain.is_flat(old)
+                if not tells_all or old != new:
+                    return False
+        for old, new in found.values():
+            old.copy_(new)
+        return True
+
+    def software(self) -> dict[str, str]:
+        """Return the versions whose change a comparison may be about."""
+        found = {"torch": str(torch.__version__), **super().software()}
+        if torch.version.cuda:
+            found["cuda"] = torch.version.cuda
+            found["cudnn"] = str(torch.backends.cudnn.version())
+        return found
+
+    def traced(self, issue: Callable[[], object]) -> list[TracedKernel]:
+        """Return each of torch's operators that ``issue`` calls, less what it calls itself."""
+        with profile(activities=[ProfilerActivity.CPU]) as profiler:
+            issue()
+        return [
+            TracedKernel(name=event.name, count=1, duration_us=float(event.self_cpu_time_total))
+            for event in profiler.events()
+        ]
 
     def _flush(self) -> None:
         if self._flushing is None:

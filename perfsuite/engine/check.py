@@ -276,7 +276,7 @@ class Recheck:
                 if device.digest(data.arguments, data.outputs) != made.digest:
                     raise self._wrong("launches changed their input")
             raise self._wrong(DIFFERS, f": {comparison.reason}")
-        if comparison.limit > self.session.limit:
+        if comparison.limit > self.session.checked.limit:
             raise self._wrong("output is less precise than it was when it was checked")
 
     def _while_time_is_left(self, sets: Iterable[Given], started_ns: int) -> Iterator[Given]:

@@ -59,7 +59,6 @@ class Session:
     told: dict[str, Any] = field(default_factory=dict)
     # What the check found and allowed, and what a scenario is expected to serve.
     checked: Checked = field(default_factory=Checked)
-    limit: float = math.inf
     _expected: Any = None
     # What is measured once, and told with the next block.
     _once: dict[str, tuple[float, ...]] = field(default_factory=dict)
@@ -86,11 +85,11 @@ class Session:
             # another workload.
             if isinstance(built, model.Scenario):  # the check warms it up
                 seed = self.settings.seed
-                self._note(check(self.device, built, seed=seed, is_thorough=is_thorough))
+                self.checked = check(self.device, built, seed=seed, is_thorough=is_thorough)
                 self.told["backend"] = "played"
                 return
             if is_thorough:
-                self._note(check(self.device, built, seed=self.check_seed))
+                self.checked = check(self.device, built, seed=self.check_seed)
             else:
                 self.checked = marked(self.device, built, seed=self.check_seed)
             inputs = built.make_inputs(self.device.rng(self.seed * SEEDS))
@@ -103,10 +102,6 @@ class Session:
                 counted = count_kernels(self.device.context(self.seed), partial(built.fn, *inputs))
                 self.exact[KERNELS.name] = counted
 
-    def _note(self, checked: Checked) -> None:
-        self.checked, self.limit = checked, checked.limit
-        self.told["error"] = checked.known_error
-
     def match(self, known: Checked | None = None) -> None:
         """Take over what another process found of the same result, to the bit; else compare.
 
@@ -118,7 +113,7 @@ class Session:
             is_other = known is None or not known.mark or known.mark != self.checked.mark
             if self.device.agree(float(is_other)) or known is None:
                 known = check(self.device, self.built, seed=self.check_seed, is_thorough=False)
-            self._note(known)
+            self.checked = known
 
     def launches(self, sets: int) -> list[Callable[[], object]]:
         """Build, and return a call for each input set that launches the variant once."""
@@ -254,7 +249,7 @@ class Session:
             if voided > VOIDED_MOST * self.settings.rounds * plan.samples + plan.samples:
                 # What is wrong is so on a busy machine too; what launches nothing has no time
                 # either.
-                self._recheck()
+                self.recheck()
                 raise DisturbedError(
                     f"{voided} samples voided in one block ({cause})",
                     remedy="look at what slows the device (a GPU's clock event reasons), and at "
@@ -286,7 +281,7 @@ class Session:
         time_us, found, comparison, self._expected = play(
             self.device, scenario, seed, self._expected
         )
-        self.told["error"] = comparison.known_error
+        self.checked = Checked(comparison.known_error, comparison.limit)
         health = self.device.health()
         metrics = _told(health) | {name: (value,) for name, value in self._declared(found).items()}
         block = model.Block(time_us=(time_us,), start_s=started, health=health, metrics=metrics)
@@ -296,13 +291,9 @@ class Session:
 
     def recheck(self) -> None:
         """Check once more, after the last block; raises as ``check`` does."""
-        if self.plan is not None:
-            with self.phase("recheck"):
-                self._recheck()
-
-    def _recheck(self) -> None:
         if self.plan is not None and isinstance(self.built, model.Workload):
-            Recheck(self, self.built, self.plan).run()
+            with self.phase("recheck"):
+                Recheck(self, self.built, self.plan).run()
 
     def finish(self) -> model.Evidence:
         """Return all that this process has to say about the variant."""
@@ -312,6 +303,7 @@ class Session:
             slot=0,
             seed=self.seed,
             blocks=tuple(self.blocks),
+            error=self.checked.known_error,
             exact=self.exact,
             phases_s=self.phases_s,
             busy_s=round(self.device.busy_s, 6),

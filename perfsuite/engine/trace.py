@@ -52,7 +52,7 @@ def dissect(device: Device, build: Callable[[], Sequence[Callable[[], object]]])
     # A graph that is made before CUPTI is there hides its kernels from it.
     device.traced(lambda: None)
     launches = build()
-    once_s = _warmed_up(device, launches)
+    once_s = warmed_up(device, launches)
     count = 1 if once_s > LONGEST_S else max(FEWEST, min(MOST, int(LONG_S / max(once_s, 1e-9))))
 
     def issue() -> None:
@@ -70,14 +70,7 @@ def dissect(device: Device, build: Callable[[], Sequence[Callable[[], object]]])
     return Anatomy(kept, codes, {code.ptx: own[code.ptx].ptx for code in codes}, reason)
 
 
-def show_once(device: Device, build: Callable[[], Sequence[Callable[[], object]]]) -> None:
-    """Launch once, warm, for the profiler that this process runs under."""
-    launches = build()
-    _warmed_up(device, launches)
-    device.shown(launches[0])
-
-
-def _warmed_up(device: Device, launches: Sequence[Callable[[], object]]) -> float:
+def warmed_up(device: Device, launches: Sequence[Callable[[], object]]) -> float:
     """Return the seconds that a launch took after a few."""
     for index in range(WARM_UP):
         started = time.monotonic()

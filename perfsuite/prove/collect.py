@@ -43,10 +43,9 @@ from perfsuite.stats import grouped
 from perfsuite.store.files import encode, refusing, round_digits, unpacked
 from perfsuite.store.git import commit_of
 from perfsuite.store.sku import sku_of
-from perfsuite.workers.catalogue import load_catalogue
 from perfsuite.workers.messages import read
 from perfsuite.workers.panel import Panel
-from perfsuite.workers.process import Code, EndedError, Slot
+from perfsuite.workers.process import Code, EndedError, Slot, load_catalogue
 from perfsuite.workers.units import Panels
 
 PACKAGE = Path(__file__).parents[1]

@@ -56,9 +56,8 @@ from perfsuite.store.git import (
     source_in,
 )
 from perfsuite.store.sku import version_changes
-from perfsuite.workers.catalogue import load_catalogue
 from perfsuite.workers.panel import Panel
-from perfsuite.workers.process import Code
+from perfsuite.workers.process import Code, load_catalogue
 from perfsuite.workers.server import FROM_THERE, INSTALLED, NOTHING_OF_IT, moved, moved_origin
 
 
@@ -141,7 +140,7 @@ def open_sides(config: Config, variants: Sequence[Variant], stack: ExitStack) ->
     python = python_of(place, config.folder) if place else ""
     usable = [pack for pack in config.packs if not pack.error]
     if source is None and config.against is None:
-        code = {Side.A: _code(usable, None, python), Side.B: _code(usable, None)}
+        code = {Side.A: Code.of(usable, python=python), Side.B: Code.of(usable)}
         every, tree = frozenset(variant.id for variant in variants), Revision("", "", place)
         return Sides(revision=tree, code=code, compared=every) if place else Sides()
     revision, theirs, ours = (
@@ -168,7 +167,7 @@ def open_sides(config: Config, variants: Sequence[Variant], stack: ExitStack) ->
         raise NoSideAError(_unlisted(listed[known[0].pack], source))
     return Sides(
         revision=replace(revision, place=place),
-        code={Side.A: _code([*listed.values()], theirs, python), Side.B: _code(usable, ours)},
+        code={Side.A: Code.of([*listed.values()], theirs, python), Side.B: Code.of(usable, ours)},
         compared=frozenset(variant.id for variant in known) - missing.keys(),
         missing=missing,
     )
@@ -192,15 +191,6 @@ def _tree(root: Path, repository: Path, project: Path) -> Tree:
     places = dict.fromkeys((project.resolve(), repository))
     front = [moved(str(each), tree) for place in places for each in (place / "src", place)]
     return replace(tree, front=tuple(front))
-
-
-def _code(packs: Sequence[Pack], tree: Tree | None, python: str = "") -> Code:
-    return Code(
-        origins={pack.name: pack.origin for pack in packs},
-        kernels=tuple(kernel for pack in packs for kernel in pack.kernels),
-        tree=tree,
-        python=python,
-    )
 
 
 def python_of(place: str, folder: Path) -> str:

@@ -404,7 +404,7 @@ class Config:
         from perfsuite.packs.find import discover
         from perfsuite.packs.load import chosen_accelerator
         from perfsuite.packs.select import claims_of, select, shard_of
-        from perfsuite.workers.catalogue import load_catalogue
+        from perfsuite.workers.process import load_catalogue
 
         sources = discover(self.root, allow=self.only)
         packs = load_catalogue(sources, tier=Tier(self.tier))

@@ -18,7 +18,7 @@ from perfsuite.packs.find import Fault, discover, packs_at
 from perfsuite.packs.load import Listeners, LoadedPack, chosen_accelerator, load_pack
 from perfsuite.packs.select import claims_of, missing_need
 from perfsuite.store import baselines
-from perfsuite.workers.catalogue import load_catalogue
+from perfsuite.workers.process import load_catalogue
 
 if TYPE_CHECKING:
     from perfsuite.interop import DeviceClock

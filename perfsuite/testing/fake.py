@@ -6,25 +6,13 @@ import math
 import os
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from perfsuite.boundary import from_environment
-from perfsuite.devices import plain
-from perfsuite.devices.protocol import (
-    Arguments,
-    Comparison,
-    Device,
-    Fn,
-    Gang,
-    Group,
-    Loaded,
-    Loop,
-    PlainContext,
-    Sample,
-    Sets,
-)
+from perfsuite.devices import plain, protocol
+from perfsuite.devices.protocol import Arguments, Fn, Gang, Group, Loaded, Sample
 from perfsuite.model import BUILT_IN_DEVICES, DeviceFacts, Gpu, Health, TracedKernel
 
 POISON = float("nan")
@@ -64,7 +52,7 @@ class FakeRng:
 
 
 @dataclass(slots=True)
-class FakeContext(PlainContext):
+class FakeContext(protocol.PlainContext):
     """A builder's context whose ``spend`` moves the virtual clock; scripts trace and health."""
 
     owner: FakeDevice = field(kw_only=True)
@@ -88,7 +76,7 @@ class FakeContext(PlainContext):
         self.owner.clock_mhz, self.owner.reasons = clock_mhz, reasons
 
 
-class FakeDevice(Device):
+class FakeDevice(plain.PlainDevice):
     """Times what a workload says it spends, with the noise of a good GPU.
 
     ``within`` and ``between`` are relative standard deviations; both draw from the worker's seed,
@@ -104,7 +92,7 @@ class FakeDevice(Device):
     between = 0.0005
 
     def __init__(self, *, seed: int = 0, gang: Gang | None = None) -> None:
-        self._gang = gang or Gang()
+        super().__init__(gang, 0)
         self.now_us = 0.0
         self.spent = False
         self.clock_mhz = CLOCK_MHZ
@@ -138,40 +126,13 @@ class FakeDevice(Device):
         """Return a maker of lists."""
         return FakeRng(seed)
 
-    def bytes_of(self, values: Sequence[Any]) -> int:
+    def bytes_of(self, values: Iterable[Any]) -> int:
         """Return eight bytes for each number."""
         return sum(8 * len(value) for value in values if isinstance(value, list))
 
-    def poison(self, outputs: Sequence[Any]) -> None:
-        """Overwrite outputs with NaN."""
-        for output in outputs:
-            if isinstance(output, list):
-                output[:] = [POISON] * len(output)
-
-    def digest(self, arguments: Arguments, outputs: Sequence[Any]) -> object:
-        """Return the lists among the arguments."""
-        own = [each for each in arguments if not any(each is output for output in outputs)]
-        return [list(each) for each in own if isinstance(each, list)]
-
-    def refill(self, arguments: Arguments, fresh: Arguments, outputs: Sequence[Any]) -> bool:
-        """Overwrite the lists among the arguments; False where others differ."""
-        both = list(zip(arguments, fresh, strict=True))
-        pairs = [(old, new) for old, new in both if not any(old is each for each in outputs)]
-        if any(old != new for old, new in pairs if not isinstance(old, list)):
-            return False
-        for old, new in pairs:
-            if isinstance(old, list):
-                old[:] = new
-        return True
-
-    def compare(self, actual: Any, expected: Any, tolerance: float | None) -> Comparison:
+    def compare(self, actual: Any, expected: Any, tolerance: float | None) -> protocol.Comparison:
         """Compare lists (or tuples of lists) element by element."""
-        limit = TOLERANCE if tolerance is None else tolerance
-        return plain.compare(_flat(actual), _flat(expected), limit)
-
-    def group(self, fn: Fn, sets: Sets, launches: int, *, backend: str) -> Group:
-        """Make a loop; ``backend`` is its name only."""
-        return Loop(fn, sets, launches, backend)
+        return super().compare(actual, expected, TOLERANCE if tolerance is None else tolerance)
 
     def sample(self, group: Group, count: int, **_conditions: Any) -> list[Sample]:
         """Run the group and read the virtual clock, with noise."""
@@ -198,7 +159,7 @@ class FakeDevice(Device):
     def peak_bytes(self, fn: Fn, inputs: Arguments) -> int | None:
         """Return the size of what one launch hands back."""
         output = fn(*inputs)
-        return 8 * len(_flat(output)) if output is not None else 0
+        return self.bytes_of(output if isinstance(output, tuple) else [output])
 
     def traced(self, issue: Callable[[], object]) -> list[TracedKernel]:
         """Return the kernels that the context was told of."""
@@ -216,11 +177,3 @@ def fake_gpus() -> tuple[Gpu, ...]:
     """Return the GPUs that PERFSUITE_FAKE_GPUS names by product, ``A,A,B``; none by default."""
     names = enumerate(filter(None, from_environment("PERFSUITE_FAKE_GPUS").split(",")))
     return tuple(Gpu(index=i, uuid=f"FAKE-{i}", name=f"Fake {name}") for i, name in names)
-
-
-def _flat(value: Any) -> list[Any]:
-    if value is None:
-        return []
-    if isinstance(value, (list, tuple)):
-        return [item for part in value for item in _flat(part)]
-    return [value]

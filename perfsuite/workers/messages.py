@@ -11,9 +11,6 @@ import msgspec
 
 from perfsuite import model
 from perfsuite.boundary import MESSAGE_BYTES, REPLACEMENT, PerfError, plain
-from perfsuite.engine.check import Checked
-from perfsuite.engine.trace import Anatomy
-from perfsuite.packs.load import Listing
 from perfsuite.store.files import Closable, plain_value
 
 # How a worker exits that failed and could not say why: its socket was closed under it.
@@ -27,7 +24,7 @@ _KEPT = {r"\n", r"\t", r"\"", r"\\"}
 
 
 class Call(msgspec.Struct, frozen=True, tag=True):
-    """To a server or a worker: do a step of ``STEPS``."""
+    """To a server or a worker: do a step, as its method ``do_...`` says."""
 
     step: str
     given: msgspec.Raw = msgspec.Raw(b"null")
@@ -95,30 +92,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     accelerator: model.Accelerator | None = None
     rival: Job | None = None
     sampling: model.Sampling | None = None
-
-
-# What each step takes and what it gives. A server says by itself that it is "up"; the socket and
-# the output file of a worker come along when it is to "fork" it; it is to "reap" a process id,
-# killing its process group after so many seconds. "list" gives why a pack cannot be listed, too.
-# "prepare" takes the sampling of the baseline or of the process before, and gives the one that was
-# chosen. "check" takes whether the check is to be thorough, and gives what it found; "match" takes
-# what another process found, if one did. "trace" takes how many input sets launches rotate over,
-# too. "call" takes a feature's function, as ``module:name``, and what it is given.
-STEPS: dict[str, tuple[Any, Any]] = {
-    "up": (None, None),
-    "fork": (None, int),
-    "reap": (tuple[int, float], Ending),
-    "describe": (tuple[str, model.Accelerator | None], model.DeviceFacts),
-    "list": (Listing, model.Pack | str),
-    "call": (tuple[str, msgspec.Raw], msgspec.Raw),
-    "start": (Job, None),
-    "check": (bool, tuple[Checked, ...]),
-    "match": (tuple[Checked, ...], None),
-    "prepare": (model.Sampling | None, model.Sampling | None),
-    "measure": (None, None),
-    "finish": (None, tuple[model.Evidence, ...]),
-    "trace": (tuple[Job, int], Anatomy),
-}
 
 
 _ENCODER = msgspec.json.Encoder(enc_hook=plain_value)

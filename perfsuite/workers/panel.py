@@ -26,18 +26,9 @@ from perfsuite.boundary import CaseError, DeviceError
 from perfsuite.engine.check import Checked
 from perfsuite.engine.trace import Anatomy
 from perfsuite.store.files import Closable
+from perfsuite.workers import process
 from perfsuite.workers.messages import Job
-from perfsuite.workers.process import (
-    GRACE_S,
-    Code,
-    EndedError,
-    Process,
-    Setup,
-    Slot,
-    hear,
-    resident_bytes,
-)
-from perfsuite.workers.rank import gang_unit, merged
+from perfsuite.workers.process import EndedError, Process, Setup, Slot
 
 # Two orders in which sides alternate, so that what drifts weighs on both alike.
 ORDERS = ("ABBA", "BAAB")
@@ -169,7 +160,7 @@ class Wave:
         """The workers of each seat: all, if they are the ranks of a gang."""
         return [self.workers] if self.work.variant.is_gang else [[each] for each in self.workers]
 
-    def close(self, grace_s: float = GRACE_S) -> None:
+    def close(self, grace_s: float = process.GRACE_S) -> None:
         """End its workers; they leave side by side."""
         for worker in self.workers:
             worker.channel.close()
@@ -185,12 +176,12 @@ def doubted(result: model.Result) -> model.Result:
     if len(ways := {str(each.sampling) for each in result.evidence}) > 1:
         reason = f"its processes were not sampled alike: {', '.join(sorted(ways))}"
         return replace(result, status=model.Status.DISTURBED, reason=reason)
-    blocks = [block for process in result.evidence for block in process.blocks]
+    blocks = [block for each in result.evidence for block in each.blocks]
     voided = sum(block.voided for block in blocks)
     taken = voided + sum(len(block.time_us) for block in blocks)
     if voided <= VOIDED_MOST * taken:
         return result
-    notes = [note for process in result.evidence for note in process.notes if "voided" in note]
+    notes = [note for each in result.evidence for note in each.notes if "voided" in note]
     reason = f"{voided} of {taken} samples voided ({notes[0] if notes else 'they have no time'})"
     return replace(result, status=model.Status.DISTURBED, reason=reason)
 
@@ -261,7 +252,7 @@ class Panel(Closable):
         self._elsewhere: list[Slot] = []
         self._folder = tempfile.TemporaryDirectory(prefix="perfsuite-")
 
-    def compare(self, sides: Mapping[model.Side, Code]) -> None:
+    def compare(self, sides: Mapping[model.Side, process.Code]) -> None:
         """Begin anew with the code of these sides, or of none; also where ``stop`` was called."""
         self.setup, self.compared = changed(self.setup, sides=sides), frozenset()
         self._checked.clear()
@@ -343,7 +334,7 @@ class Panel(Closable):
                 self._tracing = self.slots_of(side)[0].fork()
                 self._tracing.side = side
             self._tracing.tell("trace", (job_of(variant, self.setup, seat=Seat(0, 0, side)), sets))
-            found: Anatomy = hear([self._tracing], "trace", LIMIT_S, self._watch)[0]
+            found: Anatomy = process.hear([self._tracing], "trace", LIMIT_S, self._watch)[0]
         except (EndedError, StoppedError, DeviceError) as ended:
             self.end_tracing()
             reason = getattr(ended, "reason", "") or str(ended).partition("\n")[0] or "stopped"
@@ -513,40 +504,30 @@ class Panel(Closable):
                 worker.tell("check", thorough[0])
         else:
             checked = self._all("check", wave.crews, thorough, is_alone=tunes)
-            self._match(wave, thorough, [own for (own,) in checked], is_alone=tunes)
+            # What the others have as a result is held against what the first of their side has.
+            others, known = [], []
+            for crew, is_first, (found,) in zip(wave.crews, thorough, checked, strict=True):
+                names = work.variant.id, work.rival.id if work.rival else ""
+                key = (self.setup.settings.seed, *names, crew[0].side)
+                if is_first:
+                    self._checked[key] = found
+                else:
+                    others.append(crew)
+                    known.append(self._checked.get(key, ()))
+            self._all("match", others, known, is_alone=tunes)
         self._see_out()
         for crew in wave.crews:
-            known = self.samplings.get(work.variant.id)
-            ((sampling, *_),) = self._all("prepare", [crew], [known], is_alone=True)
+            given = [self.samplings.get(work.variant.id)]
+            ((sampling, *_),) = self._all("prepare", [crew], given, is_alone=True)
             if sampling is not None:
                 self.samplings[work.variant.id] = sampling
         self._await_started(following)
-
-    def _match(
-        self,
-        wave: Wave,
-        thorough: Sequence[bool],
-        checked: Sequence[tuple[Checked, ...]],
-        *,
-        is_alone: bool,
-    ) -> None:
-        """Hold what the others have as a result against what the first of their side has."""
-        work, others, known = wave.work, [], []
-        for crew, is_first, found in zip(wave.crews, thorough, checked, strict=True):
-            names = work.variant.id, work.rival.id if work.rival else ""
-            key = (self.setup.settings.seed, *names, crew[0].side)
-            if is_first:
-                self._checked[key] = found
-            else:
-                others.append(crew)
-                known.append(self._checked.get(key, ()))
-        self._all("match", others, known, is_alone=is_alone)
 
     def _start(self, wave: Wave) -> None:
         """Have a wave's processes start, unless they were started ahead and live."""
         work, variant, is_gang = wave.work, wave.work.variant, wave.work.variant.is_gang
         if wave.workers and not is_gang:
-            if all(resident_bytes(worker.pid) for worker in wave.workers):
+            if all(process.resident_bytes(worker.pid) for worker in wave.workers):
                 return
             wave.close()
         for seat in () if wave.workers else wave.seats:
@@ -592,13 +573,12 @@ class Panel(Closable):
 
     def _hear(self, crew: Sequence[Process], step: str) -> list[Any]:
         limit_s = getattr(self.setup.settings, LIMITS.get(step, "prepare_limit_s"))
-        return hear(crew, step, limit_s, self._watch)
+        return process.hear(crew, step, limit_s, self._watch)
 
     def _rounds(self, work: Work) -> int:
         # Sides are compared more finely than two runs are, also where no two processes fit at once.
         is_whole = work.variant.is_gang or work.is_compared
-        is_timed = is_whole or "cycles" in self.facts.clocks
-        is_paced = is_timed and work.variant.case.regime is model.Regime.PACED
+        is_paced = work.variant.case.regime is model.Regime.PACED and "cycles" in self.facts.clocks
         stage = model.Stage.CONFIRM if is_whole else work.stage
         # A round of two variants has several blocks of either; alone, a CPU's time decides nothing.
         has_many = not work.rival and (work.is_compared or not self.facts.is_host)
@@ -613,10 +593,10 @@ class Panel(Closable):
         names = [work.variant.id, work.rival.id if work.rival else ""]
         for name, parts in zip(names, zip(*answers, strict=True), strict=False):
             try:
-                whole = merged(parts, work.variant.case.metrics)
+                whole = process.merged(parts, work.variant.case.metrics)
             except CaseError as error:
                 raise EndedError(crew[0], model.Status.ERROR, error.what) from error
-            unit = gang_unit(units[: len(parts)])
+            unit = process.gang_unit(units[: len(parts)])
             work.found[name, crew[0].side].append(replace(whole, unit=unit))
 
     def _see_out(self) -> None:

@@ -1,31 +1,37 @@
-"""One worker process: the server that forks it, its limits, and how it ended."""
+"""A worker process: its server, its limits, how it ended; ranks of a gang as one process."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import re
 import signal
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import msgspec
+from msgspec.structs import replace
 
 import perfsuite
-from perfsuite.boundary import FRAME, NAME_CHARACTERS, DeviceError, PerfError, plain, python_path
+from perfsuite import boundary, model
+from perfsuite.boundary import CaseError, DeviceError, PerfError, UsageError, plain
 from perfsuite.devices.protocol import seeing
-from perfsuite.model import Accelerator, Gpu, Kernel, Settings, Side, Status, Tree, built_in
+from perfsuite.packs.load import Listing
 from perfsuite.store.files import Closable, refusing
 from perfsuite.workers import messages
 from perfsuite.workers.messages import UNTOLD, Channel, Done, Ending
+from perfsuite.workers.server import types_of
 
 # How a step is called where it fails, if not by its name.
 PHASES = {
@@ -86,7 +92,7 @@ class EndedError(Exception):
     """
 
     process: Process
-    status: Status
+    status: model.Status
     reason: str
     output: str = ""
     is_told: bool = False
@@ -96,7 +102,8 @@ class EndedError(Exception):
 def tail(output: IO[bytes], most: int = TAIL_CHARACTERS) -> str:
     """Return the end of a file that others write to, the innermost frames of a stack at least."""
     start = max(0, os.fstat(output.fileno()).st_size - _READ_BYTES)
-    text = FRAME.sub("", os.pread(output.fileno(), _READ_BYTES, start).decode(errors="replace"))
+    text = os.pread(output.fileno(), _READ_BYTES, start).decode(errors="replace")
+    text = boundary.FRAME.sub("", text)
     # Before it stand other threads' stacks, behind it the names of all extension modules.
     before, current, stack = text.rpartition("\nCurrent thread 0x")
     if current and len(text) > most:
@@ -133,10 +140,19 @@ class Code:
     ``python`` is the interpreter of another environment.
     """
 
-    origins: Mapping[str, str]
-    kernels: tuple[Kernel, ...] = ()
-    tree: Tree | None = None
+    origins: Mapping[str, str] = field(default_factory=dict)
+    kernels: tuple[model.Kernel, ...] = ()
+    tree: model.Tree | None = None
     python: str = ""
+
+    @classmethod
+    def of(
+        cls, packs: Sequence[model.Pack], tree: model.Tree | None = None, python: str = ""
+    ) -> Self:
+        """Return the code of those packs that could be listed."""
+        origins = {pack.name: pack.origin for pack in packs if not pack.error}
+        kernels = tuple(kernel for pack in packs for kernel in pack.kernels)
+        return cls(origins=origins, kernels=kernels, tree=tree, python=python)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,31 +160,29 @@ class Setup:
     """One device to measure on, with what its workers need to know.
 
     ``gpus`` are the units its workers see, none where the device has none: one, or all of a gang's,
-    by rank. ``kernels`` are all packs' kernels. ``origins`` gives each pack's origin by name.
-    ``sides`` is the code of both sides where two are compared. ``accelerator`` is the device that a
-    pack brings, with the one unit that is meant.
+    by rank. ``own`` is the code that runs have, ``sides`` that of both where two are compared.
+    ``accelerator`` is the device that a pack brings, with the one unit that is meant.
     ``memory_limit_bytes`` is the host memory one worker may hold (0: its share of the machine).
     Without a ``device`` nothing is measured: packs are listed.
     """
 
     device: str
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[model.Gpu, ...] = ()
     slots: int = 3
-    settings: Settings = field(default_factory=Settings)
-    origins: Mapping[str, str] = field(default_factory=dict)
-    kernels: tuple[Kernel, ...] = ()
-    sides: Mapping[Side, Code] = field(default_factory=dict)
-    accelerator: Accelerator | None = None
+    settings: model.Settings = field(default_factory=model.Settings)
+    own: Code = field(default_factory=Code)
+    sides: Mapping[model.Side, Code] = field(default_factory=dict)
+    accelerator: model.Accelerator | None = None
     memory_limit_bytes: int = 0
 
-    def code(self, side: Side) -> Code:
+    def code(self, side: model.Side) -> Code:
         """Return what workers of a side load."""
-        return self.sides.get(side) or Code(origins=self.origins, kernels=self.kernels)
+        return self.sides.get(side, self.own)
 
     @property
     def is_host_measured(self) -> bool:
         """Say whether what is measured are the cores that a worker's start would take."""
-        return built_in(self.device).is_host
+        return model.built_in(self.device).is_host
 
     @property
     def worker_bytes(self) -> int:
@@ -190,7 +204,7 @@ def child_environment() -> dict[str, str]:
     """Return this process's environment, in which a child finds this very perfsuite."""
     home = str(Path(perfsuite.__file__).parents[1])
     first = [] if home in sysconfig.get_paths().values() else [home]
-    return {**os.environ, "PYTHONPATH": python_path(*first)}
+    return {**os.environ, "PYTHONPATH": boundary.python_path(*first)}
 
 
 def host_bytes() -> int:
@@ -213,7 +227,7 @@ class Process(Closable):
         self, channel: Channel, output: IO[bytes], pid: int, end: Callable[[float], Ending]
     ) -> None:
         self.channel, self.output, self.pid = channel, output, pid
-        self.side, self.phase = Side.B, "start"
+        self.side, self.phase = model.Side.B, "start"
         self.on_phase: Callable[[str], object] = str
         self.answers: dict[str, Any] = {}
         self.told_at = time.monotonic()
@@ -239,28 +253,28 @@ class Process(Closable):
         is_gone = not resident_bytes(self.pid)
         try:
             message = self.channel.receive(0)
-            if isinstance(message, Done) and message.step in messages.STEPS:
-                kind = messages.STEPS[message.step][1]
+            if isinstance(message, Done):
+                _, kind = types_of(message.step)
                 self.answers[message.step] = messages.read(message.value, kind)
         except PerfError as error:
-            return self.ended(Status.ERROR, f"its worker sent a {error.what}")
+            return self.ended(model.Status.ERROR, f"its worker sent a {error.what}")
         except (EOFError, OSError):
             message, is_gone = None, True
         if isinstance(message, messages.Progress):
-            self.phase = plain(message.phase, most=NAME_CHARACTERS)
+            self.phase = plain(message.phase, most=boundary.NAME_CHARACTERS)
             self.on_phase(self.phase)
         if isinstance(message, messages.Failed):
             return self.ended(message.status, plain(message.reason), is_told=True)
-        return self.ended(Status.CRASHED) if message is None and is_gone else None
+        return self.ended(model.Status.CRASHED) if message is None and is_gone else None
 
-    def ended(self, status: Status, reason: str = "", *, is_told: bool = False) -> EndedError:
+    def ended(self, status: model.Status, reason: str = "", *, is_told: bool = False) -> EndedError:
         """See it out, and return how it ended: as it said, else as it died, else for the reason."""
         ending = self.see_out(GRACE_S)
         is_cut_off = ending.is_forced or ending.code == UNTOLD
         code = None if is_cut_off else ending.code
         if not is_told and (code or not reason):
             how = "closed its socket" if is_cut_off else exit_words(code)
-            status = Status.CRASHED
+            status = model.Status.CRASHED
             reason = self._doom or ending.lost or f"{how} during {self.phase}"
         return EndedError(self, status, reason, tail(self.output), is_told, bool(ending.lost))
 
@@ -336,7 +350,7 @@ def _overdue(
     reason = f"{phase} took longer than its limit of {limit_s:g} s{where}"
     for each in late:
         each.signal(signal.SIGABRT)
-    ends = [each.ended(Status.TIMED_OUT, reason, is_told=True) for each in late]
+    ends = [each.ended(model.Status.TIMED_OUT, reason, is_told=True) for each in late]
     return _with_outputs(ranks, ends[0])
 
 
@@ -459,7 +473,153 @@ class Slot(Closable):
             ) from ended
 
 
-def inventory() -> tuple[Gpu, ...]:
+# What the ranks of a gang measured, as one evidence of one unit.
+
+NUMBER = re.compile(r"\d[\d.]*")
+
+
+def merged(ranks: Sequence[model.Evidence], metrics: Sequence[model.Metric]) -> model.Evidence:
+    """Return the gang's evidence, sample by sample that of the rank which was slowest.
+
+    Other metrics are those of the rank that is worst in them; health is rank 0's. Raises
+    CaseError when the ranks did not launch equally often.
+    """
+    first = ranks[0]
+    if len(ranks) == 1:
+        return first
+    steps = {(len(each.blocks), each.launches, each.backend, each.sets) for each in ranks}
+    if len(steps) > 1:
+        raise CaseError(
+            f"the ranks launched differently: blocks, launches, backend, sets are {sorted(steps)}",
+            remedy="let the case do the same on all ranks",
+        )
+    worst = {m.name: min if m.better == "higher" else max for m in (*model.METRICS, *metrics)}
+    exact = _by_name(each.exact for each in ranks)
+    phases_s = _by_name(each.phases_s for each in ranks)
+    blocks = []
+    for parts in zip(*(each.blocks for each in ranks), strict=True):
+        # The samples of a block are taken together, so that those at one place belong together.
+        has_cycles = all(len(part.cycles) == len(part.time_us) for part in parts)
+        samples = [zip(part.time_us, part.cycles or part.time_us, strict=False) for part in parts]
+        slowest = [max(each) for each in zip(*samples, strict=False)]
+        metrics_of = _by_name(part.metrics for part in parts)
+        blocks.append(
+            replace(
+                parts[0],
+                time_us=tuple(time_us for time_us, _ in slowest),
+                cycles=tuple(cycles for _, cycles in slowest) if has_cycles else (),
+                voided=max(part.voided for part in parts),
+                metrics={
+                    name: tuple(map(worst.get(name, max), zip(*columns, strict=False)))
+                    for name, columns in metrics_of.items()
+                },
+            )
+        )
+    return replace(
+        first,
+        settled=all(each.settled for each in ranks),
+        error=max((each.error for each in ranks if each.error is not None), default=None),
+        blocks=tuple(blocks),
+        exact={name: worst.get(name, max)(values) for name, values in exact.items()},
+        phases_s={name: max(values) for name, values in phases_s.items()},
+        notes=tuple(_notes_of([each.notes for each in ranks])),
+    )
+
+
+def _notes_of(found: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield the notes of ranks: those that differ in figures alone once, others with their rank."""
+    kinds = [{NUMBER.sub("#", note): note for note in notes} for notes in found]
+    for kind in dict.fromkeys(kind for each in kinds for kind in each):
+        ranks = [rank for rank, each in enumerate(kinds) if kind in each]
+        note = kinds[ranks[0]][kind]
+        yield note if len(ranks) == len(found) else f"rank {', '.join(map(str, ranks))}: {note}"
+
+
+def _by_name(found: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    values: dict[str, list[Any]] = defaultdict(list)
+    for each in found:
+        for name, value in each.items():
+            values[name].append(value)
+    return values
+
+
+def gang_unit(units: Iterable[str]) -> str:
+    """Return the unit of several GPUs together, whatever their order; one alone is itself."""
+    distinct = sorted(set(units))
+    if len(distinct) == 1:
+        return distinct[0]
+    return hashlib.sha256(f"perfsuite:{','.join(distinct)}".encode()).hexdigest()[:12]
+
+
+# The catalogue of packs: each is listed in a process of its own, so that a bad one ends alone.
+
+
+def load_catalogue(
+    sources: Sequence[model.Pack],
+    *,
+    tier: model.Tier,
+    time_limit_s: float = 20.0,
+    heavy: Sequence[str] = ("torch",),
+    tree: model.Tree | None = None,
+) -> tuple[model.Pack, ...]:
+    """List the variants and claims of each pack; one that cannot be listed has an ``error``.
+
+    A pack that wants the kernels of all packs is listed again with them in its ``kernels``; no
+    other pack has any. Each time all may take ``time_limit_s`` together. Packs must not import a
+    module of ``heavy``. They are imported from a ``tree`` if one is given. ``DeviceError`` where no
+    process can be started.
+    """
+    given = (tier, tuple(heavy), tuple(sys.path), tree)
+    asked = {source.name: Listing(source, *given) for source in sources if not source.error}
+    try:
+        messages.raw(list(asked.values()))
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            "a path has a byte in it that is no UTF-8, and runs and reports are kept as UTF-8",
+            where=ascii(error.object),
+            remedy="rename the folder, or take it out of PYTHONPATH",
+        ) from error
+    found: dict[str, model.Pack] = {}
+    kernels: tuple[model.Kernel, ...] = ()
+    if asked:
+        with Slot(0, Setup(device="")) as slot:
+            found |= _listed(slot, asked, time_limit_s)
+            kernels = tuple(kernel for each in found.values() for kernel in each.kernels)
+            wanting = [name for name, each in found.items() if each.wants_kernels]
+            again = {each: replace(asked[each], kernels=kernels) for each in wanting}
+            found |= _listed(slot, again, time_limit_s)
+    packs = []
+    for source in sources:
+        pack = source if source.error else found[source.name]
+        shared = kernels if pack.wants_kernels else ()
+        packs.append(replace(pack, error=plain(pack.error), kernels=shared))
+    return tuple(packs)
+
+
+def _listed(slot: Slot, asked: Mapping[str, Listing], limit_s: float) -> dict[str, model.Pack]:
+    """Have a fresh process list each pack, all at once; one that ends early has an error."""
+    running: dict[str, Process] = {}
+    found: dict[str, model.Pack] = {}
+    try:
+        for name, listing in asked.items():
+            running[name] = slot.fork()
+            running[name].tell("list", listing)
+        for name, process in running.items():
+            source = asked[name].source
+            try:
+                (told,) = hear([process], "list", limit_s)
+            except EndedError as ended:
+                output = f"; its output:\n{ended.output}" if ended.output else ""
+                remedy = "a pack's module declares cases and does nothing else when imported"
+                told = str(source.refuse(f"{ended.reason}{output}", remedy=remedy))
+            found[name] = told if isinstance(told, model.Pack) else replace(source, error=told)
+    finally:
+        for process in running.values():
+            process.close(0.0)
+    return found
+
+
+def inventory() -> tuple[model.Gpu, ...]:
     """Return the NVIDIA GPUs that CUDA_VISIBLE_DEVICES leaves visible; empty where there is none.
 
     A short-lived child asks, so that this process touches none.
@@ -468,7 +628,7 @@ def inventory() -> tuple[Gpu, ...]:
     pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     try:
         told = subprocess.check_output(command, timeout=LIMIT_S, env=child_environment(), **pipes)
-        return msgspec.json.decode(told, type=tuple[Gpu, ...])
+        return msgspec.json.decode(told, type=tuple[model.Gpu, ...])
     except (subprocess.SubprocessError, msgspec.MsgspecError) as error:
         said = (getattr(error, "stderr", b"") or b"").decode(errors="replace")
         last = said.strip().rpartition("\n")[2]

@@ -17,11 +17,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from itertools import zip_longest
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_type_hints
 
 import msgspec
 from msgspec.structs import replace
@@ -33,11 +35,11 @@ from perfsuite.devices.protocol import Device, Gang
 from perfsuite.devices.sass import forget_compiled
 from perfsuite.engine.check import Checked
 from perfsuite.engine.measure import Session
-from perfsuite.engine.trace import Anatomy, dissect, show_once
+from perfsuite.engine.trace import Anatomy, dissect, warmed_up
 from perfsuite.model import Accelerator, DeviceFacts, Evidence, Pack, Sampling, Status, Tree
 from perfsuite.packs.load import Listing, list_pack, load_pack
 from perfsuite.workers import messages
-from perfsuite.workers.messages import STEPS, Call, Channel, Done, Ending, Failed, Job, raw
+from perfsuite.workers.messages import Call, Channel, Done, Ending, Failed, Job, raw
 
 # Workers of one server share an address-space layout; each shifts its own by up to this much.
 PADDING_BYTES = 64 << 20
@@ -70,8 +72,15 @@ def attend(channel: Channel, owner: object) -> None:
         do = getattr(owner, f"do_{call.step}", None) if isinstance(call, Call) else None
         if do is None or not isinstance(call, Call):
             raise PerfError(f"a worker cannot answer {call!r}")
-        value = do(messages.read(call.given, STEPS[call.step][0]))
+        value = do(messages.read(call.given, types_of(call.step)[0]))
         channel.send(Done(raw(value), call.step))
+
+
+@cache
+def types_of(step: str) -> tuple[Any, ...]:
+    """Return what a step takes and what it gives, as its method says; None where it has none."""
+    do = getattr(Worker, f"do_{step}", None) or getattr(Server, f"do_{step}", None)
+    return tuple(get_type_hints(do).values()) if do else (None, None)
 
 
 class Late:
@@ -123,7 +132,7 @@ class Server:
                 self.do_reap((pid, 0.0))
 
     def do_fork(self, _: None) -> int:
-        """Fork a worker; return its process id."""
+        """Fork a worker, whose socket and output file came along; return its process id."""
         link, output = self._control.handles
         server = os.getpid()
         self._late.catch_up()
@@ -240,7 +249,6 @@ class Worker:
         self._job: Any = None
         self._sides: list[Session] = []
         self._order = random.Random()  # noqa: S311 - an order, not a secret
-        self._start_s = 0.0
 
     def failure(self, error: BaseException) -> Failed:
         """Say how the variant ended that raised this."""
@@ -292,10 +300,10 @@ class Worker:
             return str(source.refuse(what, remedy=remedy))
         return listed
 
-    def do_call(self, asked: tuple[str, msgspec.Raw]) -> Any:
-        """Return what a function says."""
+    def do_call(self, asked: tuple[str, msgspec.Raw]) -> msgspec.Raw:
+        """Return what a feature's function, ``module:name``, says of what it is given."""
         module, _, name = asked[0].partition(":")
-        return getattr(importlib.import_module(module), name)(asked[1])
+        return raw(getattr(importlib.import_module(module), name)(asked[1]))
 
     def do_start(self, job: Job) -> None:
         """Open the device and load the pack, launch nothing yet."""
@@ -313,13 +321,13 @@ class Worker:
         if job.rival is not None:
             rival = replace(job.rival, seed=job.seed, check_seed=job.check_seed)
             self._sides.append(opened(rival, device=session.device))
+        self._order.seed(job.seed)
         for side in self._sides:
             side.announce = self._announce
-        self._order.seed(job.seed)
-        self._start_s = round(time.monotonic() - started, 6)
+            side.phases_s["start"] = round(time.monotonic() - started, 6)
 
     def do_check(self, is_thorough: bool) -> tuple[Checked, ...]:  # noqa: FBT001 - what a step takes
-        """Build and check; others may do the same meanwhile."""
+        """Build and check; others may do the same meanwhile. Return what was found of each."""
         for side in self._sides:
             side.check(is_thorough=is_thorough)
             if self._gang and not is_thorough:
@@ -328,7 +336,7 @@ class Worker:
         return tuple(side.checked for side in self._sides)
 
     def do_match(self, known: tuple[Checked, ...]) -> None:
-        """Match what another process found, or compare with the reference."""
+        """Match what another process found, if one did, or compare with the reference."""
         for side, found in zip_longest(self._sides, known):
             side.match(found)
 
@@ -351,17 +359,9 @@ class Worker:
         refuse_twins([job for job in (self._job, self._job.rival) if job])
         # Where nothing of its revision was imported, the evidence says so.
         is_its_own = refuse_strangers(self._job.tree, sys.modules.values())
-        noted = () if is_its_own else (NOTHING_OF_IT,)
-        return tuple(
-            replace(
-                each,
-                slot=self._job.slot,
-                seed=self._job.seed,
-                phases_s={"start": self._start_s, **each.phases_s},
-                notes=(*each.notes, *noted),
-            )
-            for each in (side.finish() for side in self._sides)
-        )
+        for side in self._sides:
+            side.notes += [] if is_its_own else [NOTHING_OF_IT]
+        return tuple(replace(side.finish(), slot=self._job.slot) for side in self._sides)
 
     def do_trace(self, asked: tuple[Job, int]) -> Anatomy:
         """Say what a launch of a variant is made of."""
@@ -389,7 +389,9 @@ class Worker:
 def show(job: Job) -> None:
     """Launch a variant once, warm, for the profiler that this process runs under."""
     session = opened(job)
-    show_once(session.device, lambda: session.launches(1))
+    launches = session.launches(1)
+    warmed_up(session.device, launches)
+    session.device.shown(launches[0])
     refuse_strangers(job.tree, sys.modules.values())
     session.device.close()
 
@@ -402,7 +404,11 @@ def opened(job: Job, gang: Gang | None = None, device: Device | None = None) -> 
         # Last: a file of the project that is named as a module of Python's is not that module.
         sys.path += {str(Path.cwd())} - set(sys.path)
     move_into(job.tree)
-    with protocol.waking(job.device, gang=gang):
+    with ThreadPoolExecutor(1) as pool:
+        # Meanwhile the driver makes this process's context, which takes tenths of a second. A rank
+        # has joined its gang on a GPU of its own, which only the thread that joined knows.
+        if gang is None:
+            pool.submit(protocol.device_class(job.device).wake)
         cases = load_pack(job.pack, job.origin, job.kernels).cases
         if job.case not in cases:
             raise PackError(

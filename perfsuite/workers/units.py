@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from msgspec import structs
 
@@ -26,8 +26,7 @@ from perfsuite.packs.load import chosen_accelerator
 from perfsuite.stats import Variance
 from perfsuite.store.files import Closable
 from perfsuite.workers.panel import Panel
-from perfsuite.workers.process import Code, Setup
-from perfsuite.workers.rank import gang_unit
+from perfsuite.workers.process import Code, Setup, gang_unit
 
 # Runs with another word here do not see each other's locks: for tests that measure nothing real.
 VARIABLE = "PERFSUITE_LOCKS"
@@ -92,15 +91,12 @@ def open_panels(
 ) -> tuple[Panel, ...]:
     """Open panels on all units of one product, or on the one device named; raises DeviceError.
 
-    Those that are ``here`` already are taken, unless a pack brings the device.
+    Those that are ``here`` already are taken, if they are of these settings and of the core.
     """
     here = here or found(device)
     device, gpus, own = resolved(device, packs, here)
-    code: dict[str, Any] = {
-        "origins": {pack.name: pack.origin for pack in packs if not pack.error},
-        "kernels": tuple(kernel for pack in packs for kernel in pack.kernels),
-    }
-    panels = () if own else here.panels
+    is_ready = all(panel.setup.settings == settings for panel in here.panels)
+    panels = here.panels if is_ready and not own else ()
     if not panels:
         setups = _setups(device, gpus, settings)
         if own:
@@ -108,7 +104,7 @@ def open_panels(
             setups = [replace(setups[0], accelerator=each) for each in owns]
         panels = tuple(stack.enter_context(Panel(each)) for each in setups)
     for panel in panels:
-        panel.setup = replace(panel.setup, **code)
+        panel.setup = replace(panel.setup, own=Code.of(packs))
         # A server sees its own unit only: how many there are is known here.
         panel.facts = structs.replace(panel.facts, gpus=len(panels) if gpus or own else 0)
     return panels
@@ -376,7 +372,11 @@ class Panels(Closable):
         Device and packs are the same in all runs; a run that was resumed may have other settings.
         """
         if self._settings != settings:
-            here = self._here(device, settings)
+            begun, self._begun = self._begun, None
+            self.close()
+            here = begun.result() if begun else found(device)
+            for panel in here.panels:
+                self._stack.enter_context(panel)
             self._opened = open_panels(device, packs, settings, self._stack, here)
             for panel in {*here.panels} - {*self._opened}:
                 panel.close()
@@ -398,15 +398,3 @@ class Panels(Closable):
         with suppress(Exception):  # whoever needs the device is told
             for panel in begun.result().panels if begun else ():
                 panel.close()
-
-    def _here(self, device: str, settings: model.Settings) -> Found:
-        """Return the device, with the panels that were begun if they are of these settings."""
-        begun, self._begun = self._begun, None
-        self.close()
-        here = begun.result() if begun else found(device)
-        for panel in here.panels:
-            self._stack.enter_context(panel)
-        if any(panel.setup.settings != settings for panel in here.panels):
-            self._stack.close()
-            here = here._replace(panels=())
-        return here
