@@ -60,7 +60,6 @@ from perfsuite.run.project import (
     Packs,
     estimate_words,
     find_project,
-    known_history,
     say,
     say_error,
     say_table,
@@ -655,7 +654,7 @@ def viewed(project: Config, run: Run) -> RunView:
     """Return a stored run as it is reported."""
     basis = find_expected(project.baseline_roots, project.folder, run=run, packs=project.packs)
     outcome = Outcome(basis.hold(run), project.folder, basis)
-    return run_view_of(outcome, project.packs, history=known_history(project, outcome))
+    return run_view_of(outcome, project)
 
 
 # It becomes a module's, a distribution's and a file's name: lower-case, with a letter first.
