@@ -38,7 +38,7 @@ from perfsuite.model import (
     Stage,
     Status,
 )
-from perfsuite.run.config import text_of
+from perfsuite.run.config import setting
 from perfsuite.stats import MAD_TO_SD
 from perfsuite.store.baselines import Baselines, Root, runs_of
 from perfsuite.store.codec import encode
@@ -205,10 +205,10 @@ POINT = ("center", "why_not", "values", "between", "word", "theta", "low", "high
 FEW = POINT[:2]
 
 
-def url_of(root: Path, setting: str | None = None) -> str:
+def url_of(root: Path, known: str | None = None) -> str:
     """Return the URL of a project's history: the environment's, else the project's setting."""
     return from_environment(VARIABLE) or (
-        text_of(root, INI, DEFAULT) if setting is None else setting
+        str(setting(root, INI, DEFAULT)) if known is None else known
     )
 
 

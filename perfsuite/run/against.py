@@ -91,11 +91,9 @@ class Sides:
                 why = f"it ended {ended.status.value}: {ended.reason}"
                 remedy = QUIET if ended.status is Status.DISTURBED else make
             found[name] = because("unmeasured", revision=revision, why=why, remedy=remedy)
-        of_one = dict(of_one_code(run)) if self.revision else {}
-        return found | {
-            name: because("unmeasured", revision=revision, why=why, remedy=INSTALL)
-            for name, why in of_one.items()
-        }
+        for name, why in of_one_code(run) if self.revision else ():
+            found[name] = because("unmeasured", revision=revision, why=why, remedy=INSTALL)
+        return found
 
     def seen_by(self, panel: Panel) -> Sides:
         """Return the sides, with the versions that side A's environment has on a device."""

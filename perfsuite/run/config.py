@@ -499,19 +499,15 @@ def _set(config: pytest.Config, name: str, kind: Callable[[Any], T]) -> T | None
 OTHERS = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg")
 
 
-def text_of(root: Path, name: str, default: str) -> str:
-    """Return a setting of one line; ``UsageError`` where commands cannot read it."""
-    return str(_setting(root, name, default))
-
-
 def paths_of(root: Path, name: str, default: Sequence[str]) -> tuple[Path, ...]:
-    """Return a setting of type "paths", relative ones below ``root``; errors as ``text_of``."""
-    found = _setting(root, name, list(default))
+    """Return a setting of type "paths", relative ones below ``root``; errors as ``setting``."""
+    found = setting(root, name, list(default))
     words = shlex.split(found) if isinstance(found, str) else found
     return tuple(root / str(word) for word in words)
 
 
-def _setting(root: Path, name: str, default: object) -> Any:
+def setting(root: Path, name: str, default: object) -> Any:
+    """Return a setting of the project; ``UsageError`` where commands cannot read it."""
     # A command that went by the default where the tests do not would write to the wrong place.
     for other in filter(Path.is_file, map(root.joinpath, OTHERS)):
         if re.search(rf"^\s*{name}\b", other.read_text("utf-8", errors="replace"), re.MULTILINE):
