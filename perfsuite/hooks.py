@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from perfsuite import model
     from perfsuite.packs.declare import Implementation, Operator
     from perfsuite.report.data import Explained, RunView, SideView, VariantView
-    from perfsuite.run.config import Config, Exceptions, TimeLimit
-    from perfsuite.run.finish import Kept
-    from perfsuite.run.run import Steps
+    from perfsuite.run.config import Config, Exceptions
+    from perfsuite.run.run import Steps, Work
     from perfsuite.store.baselines import Root
 
 # Without its line a feature is not there, and all else is.
@@ -218,11 +217,13 @@ class Feature:
         """Add commands to ``perfsuite`` and to ``perfsuite baseline``."""
 
     @hookspec(firstresult=True)
-    def perf_past(self, run: model.Run, config: Config, steps: Steps | None) -> Kept:  # type: ignore[empty-body]
-        """Return what is known of the variants of a run, which is kept first if it is new.
+    def perf_past(  # type: ignore[empty-body]
+        self, run: model.Run, config: Config, steps: Steps | None
+    ) -> tuple[Mapping[str, Any], Sequence[str]]:
+        """Return what is known of a run's variants, and what of that was damaged.
 
-        A new run has ``steps``: what fails is one of them, and costs nothing else. Called again
-        once the run was accepted.
+        A new run is kept first. It has ``steps``: what fails is one of them, and costs nothing
+        else. Called again once the run was accepted.
         """
 
     @hookspec
@@ -234,14 +235,7 @@ class Feature:
         """Return what may not fail a run, before anything is measured."""
 
     @hookspec(firstresult=True)
-    def perf_fit(
-        self,
-        run: model.Run,
-        config: Config,
-        limit: TimeLimit,
-        entries: Mapping[str, model.BaselineEntry],
-        devices: int,
-    ) -> Any:
+    def perf_fit(self, work: Work) -> Any:
         """Return what chooses the variants of a run that was just opened, None where all are.
 
         Its ``chosen(variants)`` returns them in order, its ``cut(run)`` the run with what was left.
@@ -251,8 +245,7 @@ class Feature:
     def perf_judged(self) -> Callable[..., model.Run]:  # type: ignore[empty-body]
         """Return what looks closer at a judged run while its devices are held.
 
-        It is called with the run, who is told, and by name ``run_file``, ``panels``, ``entries``,
-        ``samplings``, ``limit`` and ``config``; it returns the run with what it found.
+        It is called with the run and the work that it is of; it returns the run with what it found.
         """
 
     @hookspec(firstresult=True)

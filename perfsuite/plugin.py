@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from perfsuite.boundary import PerfError, UsageError
+from perfsuite.boundary import PAGE_CHARACTERS, DeviceError, PerfError, UsageError
 from perfsuite.model import ClaimInstance, Pack, Regime, Status, Variant
 from perfsuite.run.config import EXIT_MACHINE, OPTIONS, Config, config_of, known_options
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from perfsuite.report.data import RunView
     from perfsuite.report.terminal import Account, Ticker
     from perfsuite.run.finish import Closing
-    from perfsuite.run.run import Outcome, Steps
+    from perfsuite.run.run import Outcome
     from perfsuite.workers.units import Panels
 
-# The tests of a project without case modules.
-ITEMS = Path(__file__).parent / "run" / "items.py"
+# The tests of a project without case modules stand at this file's end.
+ITEMS = Path(__file__)
 looks_key: pytest.StashKey[list[Look]] = pytest.StashKey()
 
 
@@ -193,22 +193,6 @@ REFUSED = (
 )
 
 
-def silence_benchmark(config: pytest.Config) -> list[str]:
-    """Take back what pytest-benchmark is to do with results: without any it would only warn."""
-    asked = [name for name in RESULTS if config.getoption(f"benchmark_{name}", default=None)]
-    for name in asked:
-        setattr(config.option, f"benchmark_{name}", None)
-    return asked
-
-
-def benchmarks_left_out(silenced: Iterable[str], left_out: Iterable[pytest.Item]) -> str:
-    """Say that pytest-benchmark's tests do not run, where somebody could expect them to."""
-    options = "".join(f" and --benchmark-{name}" for name in silenced)
-    if options or any("benchmark" in getattr(item, "fixturenames", ()) for item in left_out):
-        return f"perfsuite: benchmark tests{options} are left out; run them without --perf"
-    return ""
-
-
 REST = "test_other"
 ARGUMENTS = frozenset({"variant", "claim", "broken_pack"})
 # What pytest's short summary lists where nobody says: what failed, and errors.
@@ -226,12 +210,13 @@ class PerfSession:
         self.chosen: Config | None = None
         # What tests are given, with its pack, by their argument's name and its id.
         self.values: Mapping[str, Mapping[str, tuple[str, Reported]]] = {}
-        self.session: pytest.Session | None = None
         self.panels: Panels | None = None
         self.ticker: Ticker | None = None
         self.outcome: Outcome | None = None
         self.interrupted = False
         self.told_suite = False
+        # The lines of the summary.
+        self.told: Sequence[str] = ()
         self.accounts: Mapping[str, Account] = {}
         # By the node id of the item that has reported it.
         self.reported: dict[str, Account] = {}
@@ -247,7 +232,10 @@ class PerfSession:
         # Whether packs are asked for, and not only files with quick looks.
         self.needs_packs = bool(self.ids or not files or any(is_case(p, config) for p in files))
         self.left_out: set[pytest.Item] = set()
-        self.silenced = silence_benchmark(config)
+        # Without results pytest-benchmark would only warn.
+        self.silenced = [n for n in RESULTS if config.getoption(f"benchmark_{n}", default=None)]
+        for name in self.silenced:
+            setattr(config.option, f"benchmark_{name}", None)
         # The table of numbers says it; with -r somebody asks for pytest's own as well.
         if config.option.reportchars == REPORTED_BY_PYTEST:
             config.option.reportchars = ""
@@ -256,8 +244,12 @@ class PerfSession:
     def pytest_collection(self) -> None:
         """Catalogue the packs once, before anything is collected."""
         if self.needs_packs:
-            if not self._is_dry:
-                self._begin()
+            if not self._is_dry:  # the device's servers import torch while packs are listed
+                from perfsuite.workers.units import Panels
+
+                self.panels = Panels(self.asked.wait, self._write)
+                self.config.add_cleanup(self.panels.close)
+                self.panels.begin(self.asked.device, self.asked.settings)
             self.chosen = chosen = self._guarded(self.asked.chosen)
             self.values = {
                 "variant": {each.id: (each.pack, each) for each in chosen.variants},
@@ -273,14 +265,6 @@ class PerfSession:
     @property
     def _is_dry(self) -> bool:
         return bool(self.config.option.collectonly or self.config.option.setuponly)
-
-    def _begin(self) -> None:
-        """Have the device's servers start: they import torch while packs are listed."""
-        from perfsuite.workers.units import Panels
-
-        self.panels = Panels(self.asked.wait, self._write)
-        self.config.add_cleanup(self.panels.close)
-        self.panels.begin(self.asked.device, self.asked.settings)
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
         """Leave every file out but case modules and what was named."""
@@ -340,13 +324,18 @@ class PerfSession:
         """Say what others' tests are left out, and why there is nothing, where there is nothing."""
         from perfsuite.report.view import count
 
+        told = [
+            f"note: pack {p.name}: {p.note}" for p in getattr(self.chosen, "packs", ()) if p.note
+        ]
         of = [type(each) for item in items for each in reported_by(item)]
-        told = (count(of.count(Variant), "variant"), count(of.count(ClaimInstance), "claim"))
-        counted = self._why_nothing(items) or (f"perfsuite: {', '.join(told)}" if of else "")
-        left_out = benchmarks_left_out(self.silenced, self.left_out)
-        packs = getattr(self.chosen, "packs", ())
-        notes = [f"note: pack {each.name}: {each.note}" for each in packs if each.note]
-        return [line for line in (left_out, counted, *notes) if line]
+        counts = count(of.count(Variant), "variant"), count(of.count(ClaimInstance), "claim")
+        if counted := self._why_nothing(items) or (f"perfsuite: {', '.join(counts)}" if of else ""):
+            told.insert(0, counted)
+        options = "".join(f" and --benchmark-{name}" for name in self.silenced)
+        if options or any("benchmark" in getattr(i, "fixturenames", ()) for i in self.left_out):
+            left_out = f"perfsuite: benchmark tests{options} are left out; run them without --perf"
+            told.insert(0, left_out)
+        return told
 
     def _why_nothing(self, items: list[pytest.Item]) -> str:
         if self.chosen is None or items:
@@ -373,7 +362,7 @@ class PerfSession:
         return (yield)
 
     def _measure(self, asked: Config, variants: list[Variant]) -> None:
-        from perfsuite.report.terminal import Ticker, accounts_of, bare_accounts
+        from perfsuite.report.terminal import Ticker, accounts_of, bare_accounts, summary
         from perfsuite.run.finish import close
         from perfsuite.run.run import execute
 
@@ -389,6 +378,10 @@ class PerfSession:
             own = {each.id for each in variants}
             for name in (o.id for o in run_view.variants if o.fails and o.id not in own):
                 outcome.steps.add(name, "fails, and was measured for a claim alone")
+            width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+            is_verbose = self.config.option.verbose > 0
+            lines = functools.partial(summary, run_view, is_verbose=is_verbose, width=width)
+            self.told = outcome.steps.take("no summary", lines, ())
 
     @property
     def run_view(self) -> RunView | None:
@@ -462,44 +455,29 @@ class PerfSession:
         self, terminalreporter: pytest.TerminalReporter
     ) -> Generator[None, object, object]:
         """Sum up behind all that pytest has to say: the last screen is what is read first."""
-        stats, told = terminalreporter.stats, list[str]()
+        stats, reporter = terminalreporter.stats, terminalreporter
         whole = {kind: stats[kind] for kind in stats.keys() & {"failed", "error"}}
-        if self.closing and self.outcome:
-            told = self.outcome.steps.take("no summary", lambda: list(self._summary()), told)
         # The summary tells what failed, once; with -r somebody asks for pytest's own list.
-        for kind, reports in whole.items() if told and not self.config.option.reportchars else ():
+        is_told = self.told and not self.config.option.reportchars
+        for kind, reports in whole.items() if is_told else ():
             stats[kind] = [one for one in reports if one.nodeid not in self.reported]
         done = yield
         stats.update(whole)
         if self.interrupted and (resuming := self._interrupted()):
-            terminalreporter.write_line(resuming)
+            reporter.write_line(resuming)
         if self.closing and self.outcome:
-            self._tell(terminalreporter, self.closing, self.outcome.steps, told)
+            from perfsuite.report.terminal import plain
+
+            lines, steps = self.closing.lines, self.outcome.steps
+            if steps.tracebacks:
+                reporter.write_sep("-", "perfsuite: what failed after the measuring")
+            for text in steps.tracebacks:
+                reporter.write_line(plain(text, most=PAGE_CHARACTERS))
+            reporter.write_sep("=", "perfsuite")
+            told = (*self.told, *map(plain, (*lines, *steps.notes)), *self.closing.annotations)
+            for line in told:
+                reporter.write_line(line)
         return done
-
-    def _tell(
-        self, reporter: pytest.TerminalReporter, closing: Closing, steps: Steps, told: list[str]
-    ) -> None:
-        from perfsuite.boundary import PAGE_CHARACTERS
-        from perfsuite.report.terminal import plain
-
-        if steps.tracebacks:
-            reporter.write_sep("-", "perfsuite: what failed after the measuring")
-        for text in steps.tracebacks:
-            reporter.write_line(plain(text, most=PAGE_CHARACTERS))
-        reporter.write_sep("=", "perfsuite")
-        for line in (*told, *map(plain, (*closing.lines, *steps.notes)), *closing.annotations):
-            reporter.write_line(line)
-        if self.session and not steps.are_done and not self.session.exitstatus:
-            self.session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-    def _summary(self) -> Iterator[str]:
-        from perfsuite.report.terminal import summary
-
-        if self.run_view:
-            width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-            is_verbose = self.config.option.verbose > 0
-            yield from summary(self.run_view, is_verbose=is_verbose, width=width)
 
     def pytest_keyboard_interrupt(self) -> None:
         """Remember that a run was cut short, unless all was measured and told before."""
@@ -523,7 +501,6 @@ class PerfSession:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fail for what no item reports."""
-        self.session = session
         is_empty = self.chosen and self.chosen.shard and not self.chosen.variants
         if is_empty and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
             session.exitstatus = pytest.ExitCode.OK
@@ -596,29 +573,24 @@ class Look:
 
 def take_look(name: str, call: Callable[[], Any], *, time_limit_s: float = TIME_LIMIT_S) -> Look:
     """Call once to warm up and for the result, then until the time is up."""
-    bare = Look(name=name, result=call())
-    torch = sys.modules.get("torch")
+    bare, torch = Look(name=name, result=call()), sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return _timed(bare, _host_times(call, lambda: None, time_limit_s))
-    from perfsuite.boundary import DeviceError
     from perfsuite.devices.tensors import open_guest
 
-    note = ""
-    samples: Sequence[Sample] = ()
     try:
         device, stream = open_guest()
-    except DeviceError as error:
-        note = f"host time: {error.what}"
-    else:
         with stream:
             samples = gpu_samples(device, call, time_limit_s)
             device.synchronize()
         device.close()
-    if samples:
-        cycles = statistics.median(sample.cycles for sample in samples)
-        timed = _timed(bare, [sample.time_us for sample in samples])
-        return replace(timed, cycles=cycles, clock=GPU)
-    return replace(_timed(bare, _host_times(call, torch.cuda.synchronize, time_limit_s)), note=note)
+    except DeviceError as error:
+        samples, bare = (), replace(bare, note=f"host time: {error.what}")
+    if not samples:
+        return _timed(bare, _host_times(call, torch.cuda.synchronize, time_limit_s))
+    cycles = statistics.median(sample.cycles for sample in samples)
+    timed = _timed(bare, [sample.time_us for sample in samples])
+    return replace(timed, cycles=cycles, clock=GPU)
 
 
 def gpu_samples(device: Device, call: Callable[[], Any], time_limit_s: float) -> Sequence[Sample]:
@@ -662,3 +634,21 @@ def _timed(look: Look, times: Iterator[float] | Sequence[float]) -> Look:
     times_us = list(times)
     low, middle, high = statistics.quantiles(times_us * 2, n=4, method="inclusive")
     return replace(look, runs=len(times_us), time_us=middle, low_us=low, high_us=high)
+
+
+# The tests of a project without case modules: one item per variant, claim and broken pack.
+
+
+def test_variant(variant: Variant, judged: Callable[[Reported], None]) -> None:
+    """Report what became of a variant."""
+    judged(variant)
+
+
+def test_claim(claim: ClaimInstance, judged: Callable[[Reported], None]) -> None:
+    """Report what became of a claim."""
+    judged(claim)
+
+
+def test_pack(broken_pack: Pack, judged: Callable[[Reported], None]) -> None:
+    """Report why a pack could not be listed."""
+    judged(broken_pack)

@@ -26,6 +26,7 @@ from against_data import (
     write,
 )
 from msgspec import structs
+from options_data import OPTIONS
 from store_data import FACTS
 from test_runner import Log
 
@@ -114,7 +115,7 @@ def test_a_change_since_the_revision_is_found_and_what_did_not_change_is_the_sam
     assert len(times.values["fa4e00000000"]) == 4
     samplings = {(r.variant, p.sampling) for r in (*run.results, *run.aside) for p in r.evidence}
     assert len(samplings) == len(run.variants)
-    run_view = run_view_of(outcome, (), history={})
+    run_view = run_view_of(outcome, OPTIONS)
     assert (run_view.source, run_view.previous and run_view.previous.commit) == (
         f"revision {short} (main)", git(project, "rev-parse", "HEAD"),
     )  # fmt: skip
@@ -194,7 +195,7 @@ def test_a_revision_that_fails_leaves_the_working_tree_judged(
     assert {result.status for result in outcome.run.results} == {model.Status.OK}
     assert words(outcome.run) == {"one": "new", "two": "new"}
     assert told in verdicts(outcome.run)["one"].reason
-    assert len(run_view_of(outcome, (), history={}).gaps) == gaps
+    assert len(run_view_of(outcome, OPTIONS).gaps) == gaps
 
 
 def test_what_both_sides_share_needs_no_canary(project: Path) -> None:
@@ -223,7 +224,7 @@ def test_code_of_the_working_tree_is_refused_in_side_a(project: Path) -> None:
     assert "imported from the working tree" in verdicts(outcome.run)["two"].reason
     assert words(outcome.run)["two"] != "same"
     stored = replace(outcome, run=load_run(outcome.run_file))
-    headline = run_view_of(stored, (), history={}).headline
+    headline = run_view_of(stored, OPTIONS).headline
     assert " was measured for 0 of 2 variants: its pack: '/" in headline
     assert "; do: name another revision, or make it there" in headline
 
@@ -234,7 +235,7 @@ def test_sides_that_run_the_same_code_are_told(project: Path, tmp_path: Path) ->
     (project / "acme.py").unlink()
     outcome = measure(project, against="main", pack=tmp_path / "acme.py")
     assert "both sides ran the same code" in verdicts(outcome.run)["one"].reason
-    (gap,) = run_view_of(outcome, (), history={}).gaps
+    (gap,) = run_view_of(outcome, OPTIONS).gaps
     assert " was measured for 0 of 2 variants" in gap
 
 
@@ -489,7 +490,7 @@ def test_what_fails_beside_a_run_costs_it_no_verdict(elsewhere: Path) -> None:
     assert "no_build" in kinds(unclear)
 
 
-@pytest.mark.parametrize("where", ["RunFile.finish", "_Work._answer"])
+@pytest.mark.parametrize("where", ["RunFile.finish", "Work._answer"])
 def test_pairs_that_were_taken_are_not_taken_again(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:

@@ -17,8 +17,7 @@ from rich.console import Console
 from store_data import FACTS, SKU, finished, kept
 
 from perfsuite.boundary import UsageError
-from perfsuite.cli import say_baselines
-from perfsuite.cli.launch import Order, carry_out
+from perfsuite.cli import Order, carry_out, say_baselines
 from perfsuite.model import Health, Status, Verdict, Word, because
 from perfsuite.run.project import WIDE, say_table
 from perfsuite.workers.units import _busy, _limited, lock
@@ -171,9 +170,9 @@ def test_run_under_a_profiler_leaves_the_check_out(perfsuite: Command, project: 
     ("args", "problem"),
     [
         (("steady.double[n=7]",), "no variant of"),
-        (("steady.double",), "no variant id"),
-        (("n=100",), "is no variant id"),
-        (("other.double[n=100]",), "there is no pack for"),
+        (("steady.double",), "is not one variant"),
+        (("n>1",), "is not one variant"),
+        (("other.double[n=100]",), "no variant of"),
         (("steady.double[n=100]", "--device", "abacus"), "unknown device 'abacus'"),
         (("steady.double[n=100]", "--device", "fake", "--", "./no-profiler"), "no-profiler"),
     ],

@@ -135,7 +135,7 @@ def test_a_run_that_cannot_be_reported_is_kept_all_the_same(
     monkeypatch.setattr("perfsuite.run.finish.read", fail)
     outcome = outcome_of(tmp_path, Word.SAME)
     assert close(outcome, keeping(tmp_path)).run_view is None
-    assert outcome.steps.notes[0].startswith("report not made: TypeError")
+    assert outcome.steps.notes[0].startswith("report not made, ")
     with history_of(tmp_path) as history:
         assert history.series_of(outcome.run.variants[0].id)
 

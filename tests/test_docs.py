@@ -211,7 +211,7 @@ def test_a_sentence_has_at_most_twenty_words(path: Path) -> None:
 
 
 def test_the_tutorial_s_code_is_what_new_pack_writes() -> None:
-    folder = ROOT / "perfsuite" / "cli" / "templates" / "new_pack" / "package"
+    folder = ROOT / "perfsuite" / "packs" / "new_pack" / "package"
     written = (folder / "softmax.py.txt").read_text("utf-8")
     blocks = blocks_of(ROOT / "docs" / "tutorial.md")
     (shown,) = [block.text for block in blocks if block.language == "python"]

@@ -34,7 +34,7 @@ from perfsuite.model import (
 )
 from perfsuite.run.accept import accept, reset
 from perfsuite.run.config import TimeLimit
-from perfsuite.run.expected import Basis, find_expected, gaps, plausible, rank, source_of
+from perfsuite.run.expected import Basis, Forecast, find_expected, gaps, plausible, rank, source_of
 from perfsuite.run.run import Judging, entries_in
 
 TIMES = {"copy": 100.0}
@@ -245,10 +245,10 @@ def test_the_time_left_is_learned_as_a_run_goes_on(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
     run = data.finished({"copy": 100.0, "fill": 50.0})
     variants, (first, second) = [one.variant for one in run.variants], run.results
-    found, begin = [], Basis(expected={}, previous=run).forecast
+    found = []
     limit = TimeLimit(started=time.monotonic() - 7.0)
     for slower in (1, 10):
-        forecast = begin(run, 1, limit)
+        forecast = Forecast(run, run, 1, limit)
         forecast.plan(variants, len(first.evidence), frozenset())
         whole_s = forecast.left_s()
         left_s = forecast.took(replace(first, wall_s=slower * first.wall_s))
@@ -261,4 +261,4 @@ def test_the_time_left_is_learned_as_a_run_goes_on(monkeypatch: pytest.MonkeyPat
     forecast.plan(variants[:1], 3, {variants[0].id})  # in pairs, until it needs no more
     three_s, one_s, none_s = (forecast.took(first, steps) - end_s for steps in (3, 1, 0))
     assert (three_s, none_s) == pytest.approx((3 * one_s, 0.0), abs=0.01 * one_s)
-    assert begin(run, 1, replace(limit, seconds=7.1)).left_s() < end_s
+    assert Forecast(run, run, 1, replace(limit, seconds=7.1)).left_s() < end_s

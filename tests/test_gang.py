@@ -16,7 +16,7 @@ from msgspec import structs
 from test_panel import is_idle, limited, make_variant, measure
 
 from perfsuite.boundary import CaseError, DeviceError, UsageError
-from perfsuite.cli.launch import refuse_misfit
+from perfsuite.cli import refuse_misfit
 from perfsuite.devices.protocol import Gang, open_device, see_own_first
 from perfsuite.model import Block, Evidence, Metric, Result, Settings, Side, Stage, Status, Variant
 from perfsuite.workers.messages import read

@@ -79,7 +79,7 @@ def measure(folder: Path, **fields: Any) -> Outcome:
 
 
 def source_of(pack: Pack, config: Config) -> Source:
-    return sources_of(config, [pack])[0][pack.name]
+    return sources_of(replace(config, packs=(pack,)), [])[0][pack.name]
 
 
 def now(folder: Path, **fields: Any) -> Source:
@@ -173,17 +173,17 @@ def test_a_packs_code_is_its_repository_but_for_other_packs_that_it_does_not_nam
     commit(project)
 
     def changed(name: str) -> set[str]:
-        before = sources_of(asked(project), packs)[0]
+        before = sources_of(replace(asked(project), packs=(*packs,)), [])[0]
         with (project / name).open("a", encoding="utf-8") as file:
             file.write("# more\n")
-        found = sources_of(asked(project), packs)[0]
+        found = sources_of(replace(asked(project), packs=(*packs,)), [])[0]
         return {name for name in found if not is_same_code(before[name], found[name])}
 
     assert changed("plugins/alone/alone.py") == {"alone", "all", "top"}
     assert changed("plugins/base/base.py") == {"base", "used", "user", "all", "top"}
     assert changed("speed.py") == {"alone", "base", "used", "user", "all", "top"}
-    every = sources_of(asked(project), packs)[0]
-    assert sources_of(asked(project), packs[2:3])[0] == {"user": every["user"]}
+    every = sources_of(replace(asked(project), packs=(*packs,)), [])[0]
+    assert sources_of(replace(asked(project), packs=(packs[2],)), [])[0] == {"user": every["user"]}
     # Where git finds no name of the pack itself, it has not said what the pack names.
     (project / "plugins/alone/pyproject.toml").write_text("", "utf-8")
     assert changed("plugins/user/user.py") == {"alone", "user", "all", "top"}
@@ -258,8 +258,8 @@ def test_a_change_in_a_submodule_is_a_change_that_cannot_be_kept(project: Path) 
     commit(project)
     assert not now(project).is_changed
     (project / "part" / "speed.py").write_text(PLANTED, encoding="utf-8")
-    config = asked(project)
-    found, notes = sources_of(config, config.packs)
+    notes = list[str]()
+    found, _ = sources_of(asked(project), notes)
     assert found == {"acme": Source(is_changed=True)}
     assert "lies in a submodule" in notes[0]
 

@@ -228,8 +228,8 @@ def test_what_moved_furthest_is_traced_first_then_what_may_become_a_baseline(
     config = Mock(**{"counters": False, **asked})
     monkeypatch.setattr(trace, "counted", lambda *_: "")
     entries = {f"memory.{name}[n=1024]": Mock(kernels=(), codes=()) for name in known}
-    Tracing(
-        run=run, run_file=file, panels=[panel], entries=entries, samplings={},
-        limit=TimeLimit(), config=config,
-    ).take(Mock())  # fmt: skip
+    work = Mock(
+        file=file, panels=[panel], entries=entries, samplings={}, limit=TimeLimit(), config=config
+    )
+    Tracing(run, work).take()
     assert [call.args[0].case.name for call in panel.trace.call_args_list] == traced

@@ -19,7 +19,7 @@ def perf_judged() -> Callable[..., Run]:
     """Trace the kernels of what moved, and of what may become a baseline."""
     from perfsuite.explain.trace import Tracing
 
-    return lambda run, tell, **work: Tracing(run=run, **work).take(tell)
+    return lambda run, work: Tracing(run, work).take()
 
 
 @hookimpl

@@ -30,9 +30,8 @@ from perfsuite import model
 from perfsuite.boundary import DeviceError, PerfError, plain
 from perfsuite.engine.trace import Anatomy
 from perfsuite.run.against import by_size
-from perfsuite.run.config import Config, TimeLimit
+from perfsuite.run.run import Work
 from perfsuite.store.files import replace_file
-from perfsuite.store.runs import RunFile
 from perfsuite.workers import messages
 from perfsuite.workers.panel import Panel, Seat, job_of
 from perfsuite.workers.process import Setup, tail
@@ -49,21 +48,16 @@ MOST_PTX_LINES, MOST_DIFF_LINES = 20_000, 200
 _HASH = re.compile(r"[0-9a-f]{24}\Z")
 
 
-class Tracing(Struct, kw_only=True):
+class Tracing(Struct):
     """The traces of a run, which are stored in its file; PTX is kept beside, by its hash.
 
-    ``entries`` are what variants without a side A are compared with, ``samplings`` how all were
-    sampled. If counters are asked for, Nsight Compute counts what was traced, where it is there.
-    Of a brief run nothing is traced but what moved.
+    The ``entries`` of its ``work`` are what variants without a side A are compared with, its
+    ``samplings`` how all were sampled. If counters are asked for, Nsight Compute counts what was
+    traced, where it is there. Of a brief run nothing is traced but what moved.
     """
 
     run: model.Run
-    run_file: RunFile
-    panels: Sequence[Panel]
-    entries: Mapping[str, model.BaselineEntry]
-    samplings: Mapping[str, model.Sampling]
-    limit: TimeLimit
-    config: Config
+    work: Work
     # Which variants are measured on both sides, and of which kind is what is to be traced.
     _compared: set[str] = set()
     _kinds: dict[str, str] = {}
@@ -72,7 +66,7 @@ class Tracing(Struct, kw_only=True):
     _lock: Any = field(default_factory=threading.Lock)
     _left: int = 0
 
-    def take(self, tell: Callable[[str], None]) -> model.Run:
+    def take(self) -> model.Run:
         """Trace what the judged run needs; return it with what that took, and what was cut."""
         run = self.run
         self._compared = {result.variant for result in run.aside if result.side is model.Side.A}
@@ -80,7 +74,8 @@ class Tracing(Struct, kw_only=True):
         if not self._kinds:
             return run
         count = len(self._kinds)
-        tell(f"tracing the kernels of {count} {'variant' if count == 1 else 'variants'}")
+        told = f"tracing the kernels of {count} {'variant' if count == 1 else 'variants'}"
+        self.work.listener.note(told)
         started = time.monotonic()
         # Of each kind that comes first which moved furthest.
         largest = [verdict.variant for verdict in by_size(run.verdicts)]
@@ -91,7 +86,7 @@ class Tracing(Struct, kw_only=True):
         self._trace_side(variants, model.Side.B)
         if self._left:
             limits = ", ".join(f"{most:g} s for what {kind}" for kind, most in LIMITS_S.items())
-            within = f", within {self.limit}" if self.limit.is_set else ""
+            within = f", within {self.work.limit}" if self.work.limit.is_set else ""
             left = f"{self._left} kernel traces were not taken"
             self._notes.insert(0, f"{left}: the limits are {limits}{within}")
         phases_s = {**run.phases_s, "trace": time.monotonic() - started}
@@ -109,32 +104,32 @@ class Tracing(Struct, kw_only=True):
                 yield one.id, "is new"
 
     def _is_known(self, variant: model.Variant) -> bool:
-        entry = self.entries.get(variant.id)
+        entry = self.work.entries.get(variant.id)
         kernels = entry.kernels if entry else ()
-        is_stored = bool(kernels) or (entry is not None and not self.config.counters)
-        if kernels and self.config.counters and not refusal(self.panels[0].setup.device):
+        is_stored = bool(kernels) or (entry is not None and not self.work.config.counters)
+        if kernels and self.work.config.counters and not refusal(self.work.panels[0].setup.device):
             # Copies and fills by the driver, which have no shape, are never counted.
             shaped = [kernel for kernel in kernels if kernel.grid]
             is_stored = not shaped or any(kernel.counters for kernel in shaped)
         return is_stored or variant.id in self._compared or variant.is_gang
 
     def _trace_side(self, variants: Sequence[model.Variant], side: model.Side) -> None:
-        known = {trace.variant for trace in self.run_file.run.traces if trace.side is side}
+        known = {trace.variant for trace in self.work.file.run.traces if trace.side is side}
         left = {variant.id: variant for variant in variants if variant.id not in known}
         # The part of the time that is a side's.
         part = 1 / 2 if self._compared else 1.0
-        share_out(self.panels, list(left.values()), partial(self._trace_share, side, part))
-        if self.config.counters:
+        share_out(self.work.panels, list(left.values()), partial(self._trace_share, side, part))
+        if self.work.config.counters:
             waiting = sorted(self._uncounted, key=lambda each: self._kinds[each.variant] != "moved")
             self._uncounted.clear()
-            limit_s = min(part * COUNTED_S, self.limit.left_s())
-            keep = self.run_file.append_trace
-            self._notes.append(counted(self.panels[0].setup, left, waiting, limit_s, keep))
+            limit_s = min(part * COUNTED_S, self.work.limit.left_s())
+            keep = self.work.file.append_trace
+            self._notes.append(counted(self.work.panels[0].setup, left, waiting, limit_s, keep))
 
     def _trace_share(
         self, side: model.Side, part: float, panel: Panel, share: Sequence[model.Variant]
     ) -> None:
-        whole_s = self.limit.left_s()
+        whole_s = self.work.limit.left_s()
         # What is new is traced on one side alone.
         parts = {kind: 1.0 if kind == "is new" else part for kind in LIMITS_S}
         left_s = {kind: min(parts[kind] * limit, whole_s) for kind, limit in LIMITS_S.items()}
@@ -143,19 +138,19 @@ class Tracing(Struct, kw_only=True):
             if left_s[kind] <= 0:
                 self._left += 1
                 continue
-            sampling = self.samplings.get(variant.id)
+            sampling = self.work.samplings.get(variant.id)
             found = panel.trace(variant, side, sets=sampling.sets if sampling else 1)
             self._keep(variant, side, found)
             left_s[kind] -= time.monotonic() - started
         panel.end_tracing()
 
     def _keep(self, variant: model.Variant, side: model.Side, found: Anatomy) -> None:
-        folder = self.run_file.path.parents[1] / "artefacts"
-        entry = self.entries.get(variant.id)
+        folder = self.work.file.path.parents[1] / "artefacts"
+        entry = self.work.entries.get(variant.id)
         before = {code.name: code for code in entry.codes} if entry else {}
         with self._lock:
             if variant.id in self._compared:
-                traces = (each for each in self.run_file.run.traces if each.variant == variant.id)
+                traces = (each for each in self.work.file.run.traces if each.variant == variant.id)
                 before = {code.name: code for trace in traces for code in trace.codes}
             for name, text in found.texts.items():
                 put(folder, name, text)
@@ -166,10 +161,10 @@ class Tracing(Struct, kw_only=True):
                 codes=tuple(compared(folder, code, before.get(code.name)) for code in found.codes),
                 reason=found.reason,
             )
-            if self.config.counters and trace.kernels:
+            if self.work.config.counters and trace.kernels:
                 self._uncounted.append(trace)
             else:
-                self.run_file.append_trace(trace)
+                self.work.file.append_trace(trace)
 
 
 # A folder of PTX texts by hash.

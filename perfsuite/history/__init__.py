@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from perfsuite.model import Run
     from perfsuite.report.data import VariantView
     from perfsuite.run.config import Config
-    from perfsuite.run.finish import Kept
     from perfsuite.run.run import Steps
 
 INI, DEFAULT = "perf_history", "sqlite:///.perfsuite/history.db"
@@ -39,17 +38,20 @@ def perf_commands(app: typer.Typer) -> None:
     app.add_typer(history, name="history")
 
 
-@hookimpl
-def perf_past(run: Run, config: Config, steps: Steps | None) -> Kept:
-    """Store the run and what it is compared with, if it is new; return its variants' past."""
-    from perfsuite.run.finish import Kept
+Past = tuple[Mapping[str, Any], Sequence[str]]
 
-    def known() -> Kept:
+
+@hookimpl
+def perf_past(run: Run, config: Config, steps: Steps | None) -> Past:
+    """Store the run and what it is compared with, if it is new; return its variants' past."""
+    nothing: Past = {}, ()
+
+    def known() -> Past:
         from perfsuite.history.store import History, url_of
 
         url = url_of(config.root, config.features.get(INI))
         if not url or run.settings.check_only:
-            return Kept()
+            return nothing
         shown = [variant.id for variant in run.variants]
         if len(shown) > MOST_SHOWN:
             shown = [each.variant for each in run.verdicts if each.word not in {"same", "new"}]
@@ -57,17 +59,16 @@ def perf_past(run: Run, config: Config, steps: Steps | None) -> Kept:
             if steps:
                 history.add(run, config.baselines)
             found = partial(history.recent, run, shown)
-            nothing: dict[str, Any] = {}
-            series = steps.take("history not shown", found, nothing) if steps else found()
-            return Kept(series, history.notes)
+            series = steps.take("history not shown", found, nothing[0]) if steps else found()
+            return series, history.notes
 
     if steps:
         later = f"perfsuite history import {run.id} later"
-        return steps.take("history not stored", known, Kept(), remedy=later)
+        return steps.take("history not stored", known, nothing, remedy=later)
     try:
         return known()
     except (PerfError, ImportError):  # a page is made without
-        return Kept()
+        return nothing
 
 
 @hookimpl(trylast=True)  # why it changed stands before since when

@@ -29,7 +29,7 @@ from perfsuite import model
 from perfsuite.boundary import StoreError, UsageError, from_environment, is_measurable, plain
 from perfsuite.history import DEFAULT, INI
 from perfsuite.judge.noise import entries_of
-from perfsuite.run.config import text_of
+from perfsuite.run.config import setting
 from perfsuite.stats import MAD_TO_SD
 from perfsuite.store.baselines import Baselines, Root, runs_of
 from perfsuite.store.files import Closable, encode, is_absent, refusing
@@ -195,10 +195,10 @@ POINT = ("center", "why_not", "values", "between", "word", "theta", "low", "high
 FEW = POINT[:2]
 
 
-def url_of(root: Path, setting: str | None = None) -> str:
+def url_of(root: Path, known: str | None = None) -> str:
     """Return the URL of a project's history: the environment's, else the project's setting."""
     return from_environment(VARIABLE) or (
-        text_of(root, INI, DEFAULT) if setting is None else setting
+        str(setting(root, INI, DEFAULT)) if known is None else known
     )
 
 

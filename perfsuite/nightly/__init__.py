@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import date
 from typing import TYPE_CHECKING
 
@@ -11,10 +11,9 @@ from perfsuite.hooks import hookimpl
 if TYPE_CHECKING:
     import typer
 
-    from perfsuite.model import BaselineEntry, Run
     from perfsuite.nightly.exceptions import Exceptions
     from perfsuite.nightly.limit import Fit
-    from perfsuite.run.config import Config, TimeLimit
+    from perfsuite.run.run import Work
     from perfsuite.store.baselines import Root
 
 
@@ -39,16 +38,12 @@ def perf_exceptions(roots: Sequence[Root], today: date) -> Exceptions:
 
 
 @hookimpl
-def perf_fit(
-    run: Run,
-    config: Config,
-    limit: TimeLimit,
-    entries: Mapping[str, BaselineEntry],
-    devices: int,
-) -> Fit | None:
+def perf_fit(work: Work) -> Fit | None:
     """Choose what has room, by value and age."""
     from perfsuite.nightly.limit import fit_of
 
-    if not limit.is_set:
+    if not work.limit.is_set:
         return None
-    return fit_of(run, config, limit=limit, entries=entries, devices=devices)
+    devices = len(work.panels)
+    run, entries = work.file.run, work.entries
+    return fit_of(run, work.config, limit=work.limit, entries=entries, devices=devices)

@@ -26,7 +26,6 @@ from perfsuite.run.project import (
     Packs,
     console,
     find_project,
-    known_history,
     say,
     stored_run,
     with_baselines,
@@ -160,9 +159,7 @@ def conclude(
         raise UsageError(
             "these runs were merged before", where=run.id, remedy=f"perfsuite report {run.id}"
         )
-    # Its own shards may lie in the folder.
-    first = min(part.run for part in run.parts)
-    basis = find_expected(roots, folder, run=run, packs=packs, before=first)
+    basis = find_expected(roots, folder, run=run, packs=packs)
     tier = run.parts[0].shard.tier
     more = () if tier == TIERS[0] else (Word.ENVIRONMENT.value,)
     policy = Policy(fail_on=(*Policy().fail_on, *more))
@@ -244,7 +241,7 @@ def merge(
         whole, folder=project.folder, roots=roots, exceptions=exceptions, packs=packs
     )
     steps = outcome.steps
-    run_view = run_view_of(outcome, packs, history=known_history(project, outcome))
+    run_view = run_view_of(outcome, project)
     lines = [*write(run_view, folder, steps), f"run: {outcome.run_file}"]
     annotations = tell_github(run_view, project.root, steps)
     for line in (*summary(run_view), *lines, *steps.notes):

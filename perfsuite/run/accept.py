@@ -97,14 +97,9 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
     chosen = _chosen(run, select)
     variants = {one.id: one.variant for one in run.every}
     # Gangs and compilation targets have SKUs of their own.
-    of_variant, skus = skus_of(run), dict[str, Sku]()
-    entries: dict[str, dict[str, BaselineEntry]] = {}
-    for name, entry in entries_of(run).items():
-        if name in chosen:
-            sku = of_variant[name]
-            skus[sku.slug] = sku
-            entries.setdefault(sku.slug, {})[name] = entry
-    if not entries:
+    of_variant, found = skus_of(run), entries_of(run)
+    skus = {of_variant[name].slug: of_variant[name] for name in found if name in chosen}
+    if not skus:
         ended = ", ".join(named(_refused(chosen.values())))
         raise NothingAcceptedError(
             f"nothing was accepted of run {run.id!r}: {ended or 'it has no result'}",
@@ -117,7 +112,8 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
     slower: dict[str, str] = {}
     strangers: dict[str, str] = {}
     stayed = {verdict.variant for verdict in run.verdicts if verdict.word.stayed}
-    for slug, new in entries.items():
+    for slug, sku in skus.items():
+        new = {n: e for n, e in found.items() if n in chosen and of_variant[n].slug == slug}
         folder = sku_folder(root, slug)
         with locked(folder):
             stored = read_all(folder)
@@ -135,7 +131,7 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
                 if name in stored
             }
             slower |= {name: why for name, why in worse.items() if why}
-            written += write_entries([run], skus[slug], folder, changed)
+            written += write_entries([run], sku, folder, changed)
     touched = [name for name, what in said.items() if what]
     return Accepted(
         written=tuple(written),

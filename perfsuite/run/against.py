@@ -10,12 +10,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
+from operator import itemgetter
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
 from zipfile import BadZipFile
 
 from msgspec.structs import replace
@@ -90,11 +90,9 @@ class Sides:
                 why = f"it ended {ended.status.value}: {ended.reason}"
                 remedy = QUIET if ended.status is Status.DISTURBED else make
             found[name] = because("unmeasured", revision=revision, why=why, remedy=remedy)
-        of_one = dict(of_one_code(run)) if self.revision else {}
-        return found | {
-            name: because("unmeasured", revision=revision, why=why, remedy=INSTALL)
-            for name, why in of_one.items()
-        }
+        for name, why in of_one_code(run) if self.revision else ():
+            found[name] = because("unmeasured", revision=revision, why=why, remedy=INSTALL)
+        return found
 
     def seen_by(self, panel: Panel) -> Sides:
         """Return the sides, with the versions that side A's environment has on a device."""
@@ -123,12 +121,6 @@ class NoSideAError(PerfError):
         super().__init__(view.sentence(reason))
 
 
-class _Trees(NamedTuple):
-    revision: Revision
-    theirs: Tree
-    ours: Tree
-
-
 def open_sides(config: Config, variants: Sequence[Variant], stack: ExitStack) -> Sides:
     """Make side A's code ready and list its packs: that of the revision, or of a source.
 
@@ -143,9 +135,7 @@ def open_sides(config: Config, variants: Sequence[Variant], stack: ExitStack) ->
         code = {Side.A: Code.of(usable, python=python), Side.B: Code.of(usable)}
         every, tree = frozenset(variant.id for variant in variants), Revision("", "", place)
         return Sides(revision=tree, code=code, compared=every) if place else Sides()
-    revision, theirs, ours = (
-        _trees_of(config, variants, stack, source) if source else _checked_out(config, stack)
-    )
+    revision, theirs, ours = _trees_of(config, variants, stack)
     tier = max((each.tier for each in variants), key=list(Tier).index, default=Tier.SMOKE)
     sources = [
         Pack(name=each.name, origin=moved_origin(each.origin, theirs), version=each.version)
@@ -171,26 +161,6 @@ def open_sides(config: Config, variants: Sequence[Variant], stack: ExitStack) ->
         compared=frozenset(variant.id for variant in known) - missing.keys(),
         missing=missing,
     )
-
-
-def _checked_out(config: Config, stack: ExitStack) -> _Trees:
-    repository = repository_of(config.project)
-    revision = revision_of(repository, str(config.against))
-    root = check_out(
-        repository, revision, folder=config.folder, build=config.against_build, stack=stack
-    )
-    return _Trees(
-        revision,
-        _tree(root, repository, config.project),
-        _tree(repository, repository, config.project),
-    )
-
-
-def _tree(root: Path, repository: Path, project: Path) -> Tree:
-    tree = Tree(str(root), str(repository))
-    places = dict.fromkeys((project.resolve(), repository))
-    front = [moved(str(each), tree) for place in places for each in (place / "src", place)]
-    return replace(tree, front=tuple(front))
 
 
 def python_of(place: str, folder: Path) -> str:
@@ -269,14 +239,36 @@ def _unlisted(pack: Pack, source: Source) -> Reason:
 
 
 def _trees_of(
-    config: Config, variants: Sequence[Variant], stack: ExitStack, source: Source
-) -> _Trees:
-    """Make the code of a source ready; all of the variants' packs have it as theirs."""
-    own = {variant.pack for variant in variants}
-    pack = next(pack for pack in config.packs if pack.name in own)
-    if source.wheel:
+    config: Config, variants: Sequence[Variant], stack: ExitStack
+) -> tuple[Revision, Tree, Tree]:
+    """Make side A's code ready: return what it is, its tree and ours.
+
+    All of the variants' packs have that of a source as theirs.
+    """
+    source, own = config.source, {variant.pack for variant in variants}
+    pack = next((pack for pack in config.packs if pack.name in own), None)
+    if source and pack and source.wheel:
         return _of_wheel(config, pack, source.wheel)
-    code, repository = str(source), _repository_of(pack)
+    if source and pack:
+        repository, revision = _kept_at(source, pack)
+    else:
+        repository = repository_of(config.project)
+        revision = revision_of(repository, str(config.against))
+    with _readying(str(source)) if source else nullcontext():
+        root = check_out(
+            repository, revision, folder=config.folder, build=config.against_build, stack=stack
+        )
+    project = config.project.resolve()
+    places = dict.fromkeys([project] * project.is_relative_to(repository) + [repository])
+    front = [str(each) for place in places for each in (place / "src", place)]
+    theirs, ours = (Tree(str(top), str(repository)) for top in (root, repository))
+    own_front = tuple(moved(each, theirs) for each in front)
+    return revision, replace(theirs, front=own_front), replace(ours, front=tuple(front))
+
+
+def _kept_at(source: Source, pack: Pack) -> tuple[Path, Revision]:
+    """Return the repository that a source of a pack is in, and the revision that it is there."""
+    repository = _repository_of(pack)
     if repository is None or not (source.commit or source.is_changed):
         raise NoSideAError(because("no_git", pack=pack.name, remedy=GIT))
     try:
@@ -285,19 +277,11 @@ def _trees_of(
     except UsageError as error:
         is_cut = is_shallow(repository) and not source.is_changed
         kind, remedy = ("shallow", DEEPEN) if is_cut else ("squashed", FETCH)
-        raise NoSideAError(because(kind, code=code, remedy=remedy)) from error
-    revision = Revision(commit, "a changed tree" if source.is_changed else "")
-    with _readying(code):
-        root = check_out(
-            repository, revision, folder=config.folder, build=config.against_build, stack=stack
-        )
-    project = config.project.resolve()
-    project = project if project.is_relative_to(repository) else repository
-    theirs, ours = (_tree(place, repository, project) for place in (root, repository))
-    return _Trees(revision, theirs, ours)
+        raise NoSideAError(because(kind, code=str(source), remedy=remedy)) from error
+    return repository, Revision(commit, "a changed tree" if source.is_changed else "")
 
 
-def _of_wheel(config: Config, pack: Pack, wheel: Wheel) -> _Trees:
+def _of_wheel(config: Config, pack: Pack, wheel: Wheel) -> tuple[Revision, Tree, Tree]:
     code, name = f"{wheel.name} {wheel.version}", f"{wheel.name}=={wheel.version}"
     file, names = file_of(pack), modules_of(pack)
     depth = len(names) - (file is not None and file.stem != "__init__")
@@ -313,7 +297,7 @@ def _of_wheel(config: Config, pack: Pack, wheel: Wheel) -> _Trees:
         raise NoSideAError(because("no_wheel", code=code, remedy=remedy))
     front = (str(root),) if root != home else ()
     theirs, ours = Tree(str(root), str(home), front), Tree(str(home), str(home))
-    return _Trees(Revision("", code), theirs, ours)
+    return Revision("", code), theirs, ours
 
 
 @contextmanager
@@ -338,57 +322,52 @@ def _repository_of(pack: Pack) -> Path | None:
 # Where packs' code comes from.
 
 
-def sources_of(config: Config, packs: Iterable[Pack]) -> tuple[dict[str, Source], list[str]]:
-    """Return where the code of packs comes from now, by name, and what of it cannot be kept.
+@contextmanager
+def _noting(notes: list[str]) -> Iterator[None]:
+    try:
+        yield
+    except (PerfError, OSError) as error:
+        why = str(error).replace("\n ", ";")
+        notes.append(f"its changed tree is not kept, and cannot be side A later: {why}")
 
-    Nothing is known of what is in no repository, and not in a wheel.
+
+def keep_sources(trees: Mapping[Path, str], run: str, notes: list[str]) -> None:
+    """Keep the commits that ``sources_of`` made for a run, so that they can be side A."""
+    for repository, commit in trees.items():
+        with _noting(notes):
+            hold(repository, run, commit)
+
+
+def sources_of(config: Config, notes: list[str]) -> tuple[dict[str, Source], dict[Path, str]]:
+    """Return where the code of the packs comes from now, and what was made of changed trees.
+
+    Nothing is known of what is in no repository, and not in a wheel. What cannot be kept is noted.
     """
-    usable, notes = [pack for pack in packs if not pack.error], []
     # What runs write there says nothing of the code.
     written = (config.root / STATE_FOLDER, config.report, *config.baselines)
     apart = [path.resolve() for path in written]
-    wheels, by_repository = wheels_of(usable), dict[Path | None, Source]()
-    by_repository[None] = Source()
-    found, homes = {}, dict[Path, dict[str, Path]]()
-    for pack in usable:
-        if wheel := wheels.get(pack.name):
-            found[pack.name] = Source(wheel=wheel)
+    usable = [pack for pack in config.packs if not pack.error]
+    found = {name: Source(wheel=wheel) for name, wheel in wheels_of(usable).items()}
+    known, homes = dict[Path, Source](), dict[Path, dict[str, Path]]()
+    for pack in (pack for pack in usable if pack.name not in found):
+        file, repository = file_of(pack), _repository_of(pack)
+        if file is None or repository is None:
+            found[pack.name] = Source()
             continue
-        repository = _repository_of(pack)
-        if repository and repository not in by_repository:
-            try:
-                by_repository[repository] = source_in(repository, apart)
-            except (PerfError, OSError) as error:
-                by_repository[repository] = Source(is_changed=True)
-                why = str(error).replace("\n ", ";")
-                notes.append(f"its changed tree is not kept, and cannot be side A later: {why}")
-        found[pack.name] = by_repository[repository]
-        above = file.parents if repository and (file := file_of(pack)) else ()
-        inside = (each for each in above if repository in each.parents)
+        if repository not in known:
+            known[repository] = Source(is_changed=True)
+            with _noting(notes):
+                known[repository] = source_in(repository, apart)
+        found[pack.name] = known[repository]
+        inside = (each for each in file.parents if repository in each.parents)
         home = next((each for each in inside if (each / "pyproject.toml").is_file()), None)
-        if home and repository and not pack.wants_kernels:
+        if home and not pack.wants_kernels:
             homes.setdefault(repository, {})[pack.name] = home
     for repository, own in homes.items():
-        commit = by_repository[repository].commit
+        commit = known[repository].commit
         for name, tree in (own_trees(repository, commit, own) if commit else {}).items():
             found[name] = replace(found[name], tree=tree)
-    return found, notes
-
-
-def keep_sources(config: Config, run: Run) -> list[str]:
-    """Keep the changed trees that a run is of, so that they can be side A; say what failed."""
-    commits = {name: each.commit for name, each in run.sources.items() if each.is_changed}
-    packs = [pack for pack in config.packs if commits.get(pack.name)]
-    try:
-        for repository, commit in {
-            _repository_of(pack): commits[pack.name] for pack in packs
-        }.items():
-            if repository:
-                hold(repository, run.id, commit)
-    except (PerfError, OSError) as error:
-        why = str(error).replace("\n ", ";")
-        return [f"its changed tree is not kept, and cannot be side A later: {why}"]
-    return []
+    return found, {top: s.commit for top, s in known.items() if s.is_changed and s.commit}
 
 
 def is_same_code(one: Source | None, other: Source | None) -> bool:
@@ -487,8 +466,5 @@ def chosen_of(some: Sequence[VariantRun], seed: int) -> list[VariantRun]:
 
 def by_size(verdicts: Iterable[Verdict]) -> list[Verdict]:
     """Return those that moved furthest first."""
-
-    def size(verdict: Verdict) -> float:
-        return max((abs(change.theta) for change in verdict.changes), default=0.0)
-
-    return sorted(verdicts, key=size, reverse=True)
+    sizes = [(max((abs(c.theta) for c in v.changes), default=0.0), v) for v in verdicts]
+    return [verdict for _, verdict in sorted(sizes, key=itemgetter(0), reverse=True)]

@@ -246,6 +246,7 @@ OPTIONS: Mapping[str, Option] = {
         "how long the run may take: 30m, 90s, 1h30m. The oldest, unclear and changed variants "
         "come first. The rest is named",
         kind=_time,
+        default=inf,
     ),
     "--perf-wait": {
         **_value("DURATION", "wait while another run has the device", kind=_time, default=0.0),
@@ -442,15 +443,13 @@ def config_of(config: pytest.Config) -> Config:
     values = {name: config.getoption(f"perf_{name}") for name in names if name}
     usual = _words(FAIL_ON if values["tier"] == TIERS[0] else f"{FAIL_ON},environment")
     failing = frozenset(usual if values["fail_on"] is None else values["fail_on"])
-    _refuse(values, failing - {*FAIL_WORDS, *STATUS_WORDS})
-    try:
-        counters = bool(config.getini("perf_counters"))
-    except Exception as error:  # pytest's own are no ValueErrors in each version
-        raise UsageError(
-            f"perf_counters is neither true nor false: {error}",
-            where="the ini file, or -o on the command line",
-            remedy="write perf_counters = true, or leave it out",
-        ) from error
+    if unknown := failing - {*FAIL_WORDS, *STATUS_WORDS}:
+        what = f"--perf-fail-on does not know {', '.join(unknown)}"
+        raise UsageError(what, remedy=f"choose among {', '.join((*FAIL_WORDS, *STATUS_WORDS))}")
+    if (values["against"] or values["against_env"]) is not None and values["check"]:
+        what = "--perf-against and --perf-against-env cannot go with --perf-check"
+        raise UsageError(what, remedy="run them one after the other")
+
     settings = Settings(check_only=values["check"], seed=_set(config, "perf_seed", _whole) or 0)
     if processes := values["processes"]:
         confirm = max(processes, settings.confirm_processes)
@@ -463,8 +462,8 @@ def config_of(config: pytest.Config) -> Config:
         settings=settings,
         policy=Policy(threshold=threshold, gate=gate, fail_on=words),
         failing=failing & set(STATUS_WORDS),
-        counters=counters,
-        time_s=values["time"] or inf,
+        counters=_set(config, "perf_counters", bool) or False,
+        time_s=values["time"],
         share=values["shard"],
         only=tuple(values["packs"]),
         against_build=config.getini("perf_against_build"),
@@ -486,44 +485,29 @@ def config_of(config: pytest.Config) -> Config:
 _PLAIN = ("device", "tier", "select", "resume", "against", "against_env", "wait")
 
 
-def _set(config: pytest.Config, name: str, kind: Callable[[str], T]) -> T | None:
+def _set(config: pytest.Config, name: str, kind: Callable[[Any], T]) -> T | None:
     """Return a setting of the ini file, None without one; ``UsageError`` where it is odd."""
-    text = config.getini(name)
     try:
-        return kind(text) if text else None
-    except argparse.ArgumentTypeError as error:
+        value = config.getini(name)
+        return kind(value) if value else None
+    except Exception as error:  # pytest's own are no ValueErrors in each version
         where = "the ini file, or -o on the command line"
         raise UsageError(f"{name}: {error}", where=where, remedy="correct it") from error
-
-
-def _refuse(values: Mapping[str, Any], unknown: Collection[str]) -> None:
-    """Refuse options that contradict each other."""
-    known = ", ".join((*FAIL_WORDS, *STATUS_WORDS))
-    if unknown:
-        what = f"--perf-fail-on does not know {', '.join(unknown)}"
-        raise UsageError(what, remedy=f"choose among {known}")
-    if (values["against"] or values["against_env"]) is not None and values["check"]:
-        what = "--perf-against and --perf-against-env cannot go with --perf-check"
-        raise UsageError(what, remedy="run them one after the other")
 
 
 # Pytest reads settings from these as well.
 OTHERS = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg")
 
 
-def text_of(root: Path, name: str, default: str) -> str:
-    """Return a setting of one line; ``UsageError`` where commands cannot read it."""
-    return str(_setting(root, name, default))
-
-
 def paths_of(root: Path, name: str, default: Sequence[str]) -> tuple[Path, ...]:
-    """Return a setting of type "paths", relative ones below ``root``; errors as ``text_of``."""
-    found = _setting(root, name, list(default))
+    """Return a setting of type "paths", relative ones below ``root``; errors as ``setting``."""
+    found = setting(root, name, list(default))
     words = shlex.split(found) if isinstance(found, str) else found
     return tuple(root / str(word) for word in words)
 
 
-def _setting(root: Path, name: str, default: object) -> Any:
+def setting(root: Path, name: str, default: object) -> Any:
+    """Return a setting of the project; ``UsageError`` where commands cannot read it."""
     # A command that went by the default where the tests do not would write to the wrong place.
     for other in filter(Path.is_file, map(root.joinpath, OTHERS)):
         if re.search(rf"^\s*{name}\b", other.read_text("utf-8", errors="replace"), re.MULTILINE):

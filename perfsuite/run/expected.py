@@ -19,7 +19,6 @@ from perfsuite.judge.noise import entries_of
 from perfsuite.judge.rule import looks_of
 from perfsuite.model import (
     BaselineEntry,
-    Change,
     Expected,
     Pack,
     Regime,
@@ -84,10 +83,6 @@ class Basis:
             for side in (run.variants, run.canaries)
         )
         return replace(run, variants=variants, canaries=canaries)
-
-    def forecast(self, run: Run, units: int, limit: TimeLimit) -> Forecast:
-        """Return how long the run will take, by the one before."""
-        return Forecast(self.previous, run, units, limit)
 
 
 class Forecast:
@@ -178,14 +173,15 @@ class Forecast:
 
 
 def find_expected(
-    roots: Sequence[Root], folder: Path, *, run: Run, packs: Sequence[Pack] = (), before: str = ""
+    roots: Sequence[Root], folder: Path, *, run: Run, packs: Sequence[Pack] = ()
 ) -> Basis:
     """Return the baselines of each variant's SKU; where a SKU has none, the reference on this unit.
 
     A run has several SKUs when it holds gangs or compilation targets. ``packs`` say which variants
-    are ceilings. Only runs ``before`` an id count, or before this one.
+    are ceilings. Only runs before this one, or before its shards, count.
     """
-    skus, before, here = skus_of(run), before or run.id, {*run.boards.values()}
+    skus, here = skus_of(run), {*run.boards.values()}
+    before = min((part.run for part in run.parts), default=run.id)
     stored = Baselines.load_each(roots, (run.sku, *skus.values()))
     uncovered = [name for name, sku in skus.items() if not stored[sku.slug].covers(name)]
     last = last_run(folder, sku=run.sku.slug, unit=run.facts.unit, before=before)
@@ -194,8 +190,8 @@ def find_expected(
         name: stored[sku.slug].entries.get(name) for name, sku in skus.items()
     }
     entries |= {name: each.entry for name, each in reference.items()}
-    earlier = [each for each in entries.values() if each and each.run_of(cards_of(run)) < before]
-    runs = runs_behind(folder, run, earlier)
+    known_runs = {n: each.run_of(cards_of(run)) for n, each in entries.items() if each}
+    runs = runs_behind(folder, run, {n: i for n, i in known_runs.items() if i < before})
     # Of runs by their id: what is stored of one that was accepted counts.
     facts = {each.id: facts_of(each) for each in runs.values()}
     facts |= {name: each for known in stored.values() for name, each in known.runs.items()}
@@ -307,9 +303,8 @@ def _kind(variant: Variant) -> tuple[int, Regime]:
     return variant.case.version, variant.case.regime
 
 
-def runs_behind(folder: Path, run: Run, entries: Sequence[BaselineEntry]) -> dict[str, Run]:
-    """Return the runs on this unit that entries come from, with the results of these alone."""
-    of_run = {entry.variant: entry.run_of(cards_of(run)) for entry in entries}
+def runs_behind(folder: Path, run: Run, of_run: Mapping[str, str]) -> dict[str, Run]:
+    """Return the runs on this unit that variants' entries come from, with their results alone."""
     paths = [path for path in list_runs(folder) if path.stem in of_run.values()]
 
     def needs(plan: Run) -> list[str]:
@@ -423,17 +418,15 @@ def _compiled(run: Run, verdicts: Sequence[Verdict]) -> Iterator[str]:
     here, told = run.facts.environment, {each.variant: each for each in verdicts}
     found: dict[str, Counter[str]] = defaultdict(Counter)
     for one in (one for one in run.variants if one.variant.target and one.id in told):
-        changed = ", ".join(version_changes(one.expected.environment, here))
-        change = max(told[one.id].changes, key=lambda each: abs(each.theta), default=None)
-        found[changed][f"with {_more(change)} {change.metric}" if change else "the same"] += 1
+        changed, how = ", ".join(version_changes(one.expected.environment, here)), "the same"
+        if change := max(told[one.id].changes, key=lambda each: abs(each.theta), default=None):
+            less = "less" if change.unit else "fewer"
+            how = f"with {'more' if change.current > change.baseline else less} {change.metric}"
+        found[changed][how] += 1
     found.pop("", None)
     for changed, kinds in found.items():
         ways = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
         yield f"{changed}: of {view.count(kinds.total(), 'kernel')} {ways}"
-
-
-def _more(change: Change) -> str:
-    return "more" if change.current > change.baseline else "less" if change.unit else "fewer"
 
 
 def _undecided(run: Run, verdicts: Sequence[Verdict]) -> Iterator[str]:

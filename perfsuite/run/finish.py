@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from perfsuite.boundary import from_environment
 from perfsuite.hooks import features
-from perfsuite.model import Pack, Run, Section, Side
+from perfsuite.model import Run, Section, Side
 from perfsuite.packs.load import Listeners
 from perfsuite.report.data import RunView, read
 from perfsuite.report.files import PAGE, VERDICT, append_summary, commands_of, files, write_report
@@ -24,28 +24,17 @@ from perfsuite.run.run import Outcome, Steps, entries_in
 from perfsuite.store.files import refusing
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """What a feature knows of a run's variants by its past, and what of that was damaged."""
+def run_view_of(outcome: Outcome, config: Config, *, is_new: bool = False) -> RunView:
+    """Read a run for reporting, with what a feature knows of its past, and what packs add to it.
 
-    series: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-
-def past_of(outcome: Outcome, config: Config, *, is_new: bool = False) -> Kept:
-    """Return what a feature knows of the run's variants, after it kept the run if it is new."""
+    A new run is kept first, and packs are told of it.
+    """
     steps = outcome.steps if is_new else None
-    found: Kept | None = features().hook.perf_past(run=outcome.run, config=config, steps=steps)
-    return found or Kept()
-
-
-def run_view_of(
-    outcome: Outcome, packs: Sequence[Pack], *, history: Mapping[str, Any], is_new: bool = False
-) -> RunView:
-    """Read a run for reporting with what packs add to it; tell them of it if it is new."""
+    past = features().hook.perf_past(run=outcome.run, config=config, steps=steps)
+    history, damaged = past or ({}, ())
 
     def told() -> tuple[tuple[Section, ...], list[str]]:
-        listeners = Listeners(packs)
+        listeners = Listeners(config.packs)
         if is_new:
             listeners.tell(outcome.run)
         return listeners.sections(outcome.run), listeners.notes
@@ -54,7 +43,7 @@ def run_view_of(
     sections, notes = outcome.steps.take("packs were not asked for sections", told, nothing)
     for note in notes:
         outcome.steps.add("a pack's hook failed", note)
-    run = replace(outcome.run, notes=(*outcome.run.notes, *notes))
+    run = replace(outcome.run, notes=(*outcome.run.notes, *damaged, *notes))
     return _run_view(run, outcome.basis, history, sections)
 
 
@@ -99,12 +88,10 @@ def close(outcome: Outcome, config: Config) -> Closing:
     run_view = steps.take("report not made", lambda: _run_view(run, basis, {}), None)
     if run_view is not None:
         write(run_view, folder, steps, [VERDICT])
-    kept = past_of(outcome, config, is_new=True)
-    if run_view is not None:
-        whole = partial(run_view_of, outcome, config.packs, history=kept.series, is_new=True)
-        run_view = steps.take("report without history and sections", whole, run_view)
+    whole = partial(run_view_of, outcome, config, is_new=True)
+    run_view = steps.take("report without history and sections", whole, run_view)
     lines = write(run_view, folder, steps) if run_view else []
-    lines += [f"run: {short(outcome.run_file)}", *(f"note: {note}" for note in kept.notes)]
+    lines.append(f"run: {short(outcome.run_file)}")
     found = tell_github(run_view, config.root, steps) if run_view else ()
     if run_view:
         none: list[Step] = []

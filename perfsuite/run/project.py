@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -22,8 +22,6 @@ from perfsuite.model import BUILT_IN_DEVICES, BaselineEntry, Run
 from perfsuite.report import view
 from perfsuite.report.terminal import plain, short
 from perfsuite.run.config import BASELINES, BASELINES_DEFAULT, Config, named_packs, paths_of
-from perfsuite.run.finish import past_of
-from perfsuite.run.run import Outcome
 from perfsuite.store.files import refusing
 from perfsuite.store.runs import list_runs, load_run, run_path
 
@@ -150,11 +148,3 @@ def estimate_words(entry: BaselineEntry) -> tuple[str, str, str, str]:
         str(sum(map(len, metric.values.values()))),
         str(len(metric.values)),
     )
-
-
-def known_history(project: Config, outcome: Outcome) -> Mapping[str, Any]:
-    """Return what is known of the past of a run's variants, saying what of it was damaged."""
-    kept = past_of(outcome, project)
-    for note in kept.notes:
-        say(f"note: {note}", stderr=True)
-    return kept.series

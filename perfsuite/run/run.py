@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 from typing import Any, Protocol, TypeVar
@@ -67,7 +68,17 @@ from perfsuite.run.against import (
     sources_of,
 )
 from perfsuite.run.config import ALWAYS, CONFIRM_END, SCREEN_END, Config, Exceptions, TimeLimit
-from perfsuite.run.expected import Basis, beside, find_expected, gaps, joined, plausible, rank
+from perfsuite.run.expected import (
+    Basis,
+    Forecast,
+    beside,
+    find_expected,
+    gaps,
+    joined,
+    plausible,
+    rank,
+)
+from perfsuite.stats import grouped
 from perfsuite.store.git import code_digest, commit_of, remote_of
 from perfsuite.store.runs import (
     RunFile,
@@ -167,9 +178,7 @@ class Steps:
 def why(error: Exception) -> str:
     """Return an error on one line: what, where and the remedy, or its type and first line."""
     if isinstance(error, PerfError):
-        where, remedy = error.where, error.remedy
-        found = (error.what, where and f"where: {where}", remedy and f"do: {remedy}")
-        return " ".join("; ".join(filter(None, found)).split())
+        return " ".join(str(error).replace("\n  ", "; ").split())
     if isinstance(error, ImportError) and error.name:
         return f"install {error.name}"
     return in_a_line(error)[:MOST_FIRST]
@@ -227,14 +236,19 @@ class Judging:
 
     def _settled(self, verdict: Verdict, one: VariantRun, run: Run) -> Verdict:
         """Return the verdict, knowing whether the code is the very same."""
-        if is_by_stored_time(verdict):
-            told, is_same = _on_host(verdict, is_same=is_one_code(one, run)), is_one_code(one, run)
-            return self.environment(told, one, run) if is_same and told.word.moved else told
-        is_open = verdict.changes and (verdict.word.moved or verdict.word is Word.UNCLEAR)
-        if verdict.in_turns or not is_open or not is_one_code(one, run):
+        is_same, is_moved = is_one_code(one, run), verdict.word.moved
+        if is_by_stored_time(verdict):  # what is counted is said, or that the code is the same
+            verdict = replace(verdict, changes=tuple(c for c in verdict.changes if not c.degrees))
+            is_lost = any(reason.kind == "lost" for reason in verdict.reasons)
+            if is_same and verdict.word is Word.UNCLEAR and not is_lost:
+                told = (because("not_timed"),)
+                return replace(verdict, word=Word.SAME_CODE, reasons=told, fails=False)
+            return self.environment(verdict, one, run) if is_same and is_moved else verdict
+        is_open = verdict.changes and (is_moved or verdict.word is Word.UNCLEAR)
+        if verdict.in_turns or not is_open or not is_same:
             return verdict
         if is_known(one, verdict):
-            return self.environment(verdict, one, run) if verdict.word.moved else verdict
+            return self.environment(verdict, one, run) if is_moved else verdict
         same = because("same_code", code=str(one.expected.source_a))
         return replace(verdict, word=Word.SAME_CODE, reasons=(same, *verdict.reasons), fails=False)
 
@@ -277,16 +291,6 @@ def is_by_stored_time(verdict: Verdict) -> bool:
     return any(reason.kind == "stored_time" for reason in verdict.reasons)
 
 
-def _on_host(verdict: Verdict, *, is_same: bool) -> Verdict:
-    """Return what is said of a variant whose time was in no pairs: what is counted, or its code."""
-    counted = tuple(change for change in verdict.changes if not change.degrees)
-    verdict = replace(verdict, changes=counted)
-    is_lost = any(reason.kind == "lost" for reason in verdict.reasons)
-    if verdict.word is not Word.UNCLEAR or is_lost or not is_same:
-        return verdict
-    return replace(verdict, word=Word.SAME_CODE, reasons=(because("not_timed"),), fails=False)
-
-
 def _excused(verdict: ClaimVerdict, run: Run) -> ClaimVerdict:
     """Return a claim's verdict: it fails the run only if it held in what that is compared with.
 
@@ -322,13 +326,8 @@ def entries_in(run: Run) -> dict[str, BaselineEntry]:
     return {one.id: one.entry for one in run.every if one.entry}
 
 
-def results_of(run: Run, stage: Stage) -> dict[str, Result]:
-    """Return the results of one stage by variant."""
-    return {result.variant: result for result in run.results if result.stage is stage}
-
-
 def execute(
-    config: Config, listener: Listener, panels: Panels | None = None, within: _Work | None = None
+    config: Config, listener: Listener, panels: Panels | None = None, within: Work | None = None
 ) -> Outcome:
     """Measure, judge, confirm and store; raises PerfError where the whole run cannot be done.
 
@@ -343,7 +342,8 @@ def execute(
     with ExitStack() as stack:
         sides = open_sides(config, variants, stack)
         place = panels or stack.enter_context(Panels())
-        sources, told = sources_of(config, config.packs)
+        told = list[str]()
+        sources, trees = sources_of(config, told)
         opened = place.of(config.device, config.packs, settings, sides.code)
         limit = replace(limit, started=limit.started + place.waited_s)
         sides = sides.seen_by(opened[0])
@@ -370,12 +370,12 @@ def execute(
             limit = replace(limit, spent_s=spent_s / len(opened))
         else:
             file = stack.enter_context(RunFile.create(config.folder, run))
-            notes += keep_sources(config, run)
+            keep_sources(trees, run.id, notes)
         file.run = basis.hold(file.run)
         for note in (*itertools.chain(*(() if config.source else spoilers(run.facts))), *notes):
             listener.note(note)
         judging = Judging(basis, config.policy, sides, config.exceptions)
-        work = _Work(config, listener, place, opened, file, judging, limit, within)
+        work = Work(config, listener, place, opened, file, judging, limit, within)
         run = work.measured(notes)
         return Outcome(run, file.path, basis, work.steps)
 
@@ -415,37 +415,23 @@ def interrupted_run(config: Config) -> Run | None:
     """
     if not config.resume:
         return None
-    if config.source:
-        return _begun_since(config, config.resume)
-    found = unfinished(config.folder)[:1]
+    idle, known = unfinished(config.folder), list_runs(config.folder)
     if config.resume == ALWAYS:
-        if found:
-            return load_run(found[0])
+        if idle:
+            return load_run(idle[0])
         raise UsageError(
             "no interrupted run to resume",
             where=str(config.folder),
             remedy="start a new run without --perf-resume",
         )
-    try:
-        run = load_run(found[0]) if found and found == list_runs(config.folder)[:1] else None
-    except StoreError:  # damaged: there is nothing to go on with
-        return None
-    return run if run and _asks_as_much(config, run) else None
-
-
-def _begun_since(config: Config, first: str) -> Run | None:
-    """Return the newest run behind ``first`` that asks for as much, finished or interrupted."""
-    idle = set(unfinished(config.folder))
-    for path in list_runs(config.folder):
-        with suppress(StoreError):  # damaged: these pairs are taken again
-            if path.stem > first and _asks_as_much(config, run := load_run(path)):
+    since = [path for path in known if config.source and path.stem > config.resume]
+    ids = {variant.id for variant in config.variants}
+    for path in since or [path for path in known[:1] if path in idle and not config.source]:
+        with suppress(StoreError):  # damaged: there is nothing to go on with
+            run = load_run(path)
+            if run.settings == config.settings and {v.id for v in run.variants} == ids:
                 return run if run.finished or path in idle else None
     return None
-
-
-def _asks_as_much(config: Config, run: Run) -> bool:
-    ids = {variant.id for variant in config.variants}
-    return run.settings == config.settings and {v.id for v in run.variants} == ids
 
 
 def refusal(run: Run, interrupted: Run) -> tuple[str, str] | None:
@@ -472,7 +458,7 @@ def refusal(run: Run, interrupted: Run) -> tuple[str, str] | None:
 
 
 @dataclass
-class _Work:
+class Work:
     """One run in progress."""
 
     config: Config
@@ -482,7 +468,7 @@ class _Work:
     file: RunFile
     judging: Judging
     limit: TimeLimit
-    within: _Work | None = None
+    within: Work | None = None
     steps: Steps = field(default_factory=Steps)
     # What pairs with the baseline's code said, and why there are none; by variant.
     answers: dict[str, Verdict] = field(default_factory=dict)
@@ -493,9 +479,8 @@ class _Work:
         run = self.file.run
         self.facts, self.settings, self.entries = run.facts, run.settings, entries_in(run)
         self.peaks, self.started = peaks_of(run.sku.slug), time.monotonic()
-        self.forecast = self.judging.basis.forecast(run, len(self.panels), self.limit)
-        if self.within:
-            self.forecast = self.within.forecast
+        own = Forecast(self.judging.basis.previous, run, len(self.panels), self.limit)
+        self.forecast: Forecast = self.within.forecast if self.within else own
         self.phases_s: defaultdict[str, float] = defaultdict(float)
         self.phases_s["open"] = self.started - self.limit.started
         # As variants were sampled earlier in this run, else in the baseline.
@@ -507,18 +492,11 @@ class _Work:
     def measured(self, notes: Sequence[str]) -> Run:
         """Go through the stages, judge, trace what moved, and end the run file."""
         runnable = self._runnable(self._left(self.file.run.variants, Stage.SCREEN))
-        fit = features().hook.perf_fit(
-            run=self.file.run,
-            config=self.config,
-            limit=self.limit,
-            entries=self.entries,
-            devices=len(self.panels),
-        )
+        fit = features().hook.perf_fit(work=self)
         self._watch(Stage.CANARY_START)
         verdicts: dict[str, Verdict] = {}
         for chosen in self._rounds(fit, runnable):
-            for some, processes in self._screens(chosen):
-                self._measure(some, Stage.SCREEN, processes)
+            self._screen(chosen)
             verdicts = self._confirmed(self._judged(Stage.SCREEN))
         self._watch(Stage.CANARY_END)
         claims = self._claims()
@@ -527,18 +505,7 @@ class _Work:
         run = replace(run, notes=(*notes, *run.notes))
         run = fit.cut(run) if fit else run
         for look in () if self.config.source else features().hook.perf_judged():
-            traced = partial(
-                look,
-                run,
-                self.listener.note,
-                run_file=self.file,
-                panels=self.panels,
-                entries=self.entries,
-                samplings=self.samplings,
-                limit=self.limit,
-                config=self.config,
-            )
-            run = self.steps.take("kernels not traced", traced, run)
+            run = self.steps.take("kernels not traced", partial(look, run, self), run)
         run = replace(
             run.having(traces=self.file.run.traces),
             # With what was measured before an interruption.
@@ -551,26 +518,23 @@ class _Work:
         lacks = "the run's file has no verdicts"
         return self.steps.take(lacks, partial(self.file.finish, run), whole)
 
-    def _screens(self, chosen: Sequence[Variant]) -> Iterator[tuple[Sequence[Variant], int]]:
-        """Yield what is to be screened, and in how many processes.
-
-        Where a host's stored time decides nothing, one is enough to check and to count.
-        """
+    def _screen(self, chosen: Sequence[Variant]) -> None:
+        """Screen variants: where a host's stored time decides nothing, one process is enough."""
         of_claims = {name for each in self.file.run.instances for name in (each.faster, each.than)}
         compared, settings = self.judging.sides.compared, self.settings
         known = self.entries.keys() - of_claims - compared if self.facts.is_host else set()
-        once = [one for one in chosen if one.id in known]
         rest = [one for one in chosen if one.id not in known]
         processes = looks_of(settings).step if compared else settings.processes
         self.forecast.plan(rest, processes, compared)  # before what comes first is measured
-        yield once, 1
-        yield rest, processes
+        self._measure([one for one in chosen if one.id in known], Stage.SCREEN, 1)
+        self._measure(rest, Stage.SCREEN, processes)
 
     def _rounds(self, fit: Any, runnable: list[Variant]) -> Iterator[Sequence[Variant]]:
         """Yield what is to be screened and confirmed: all, or what fits, then what still does."""
         yield fit.chosen(runnable) if fit else order(runnable, self.settings.seed)
         while fit and not self.limit.is_over(CONFIRM_END):
-            before, screened = len(runnable), results_of(self.file.run, Stage.SCREEN)
+            before, stage = len(runnable), Stage.SCREEN
+            screened = {each.variant for each in self.file.run.results if each.stage is stage}
             runnable = [variant for variant in runnable if variant.id not in screened]
             chosen = fit.still(self.file.run).chosen(runnable)
             if not chosen or len(runnable) == before:  # nothing is left, or nothing begins any more
@@ -579,14 +543,12 @@ class _Work:
 
     def _left(self, runs: Iterable[VariantRun], stage: Stage) -> list[Variant]:
         """Return the variants that a stage has not measured yet, on both sides if there are two."""
-        compared = self.judging.sides.compared
-        kept = {
-            one.id
+        two = self.judging.sides.compared
+        return [
+            one.variant
             for one in runs
-            if one.result(stage) and (one.id not in compared or one.result(stage, Side.A))
-        }
-        variants = [one.variant for one in runs]
-        return [variant for variant in variants if variant.id not in kept]
+            if not one.result(stage) or (one.id in two and not one.result(stage, Side.A))
+        ]
 
     def _runnable(self, variants: Sequence[Variant]) -> list[Variant]:
         """Return what this device can run; store of the rest that it was skipped."""
@@ -597,17 +559,13 @@ class _Work:
 
     def _watch(self, stage: Stage) -> None:
         """Measure each canary on each unit, all units at once; store one result for each."""
-        found: dict[str, list[Result]] = {}
-
-        def take(result: Result) -> None:
-            with self._lock:
-                found.setdefault(result.variant, []).append(result)
-
+        found, canaries = list[Result](), self._left(self.file.run.canaries, stage)
         # No limit holds for canaries, and for what follows the last.
-        measure = partial(self._share, stage=stage, processes=PROCESSES, is_over=bool, take=take)
-        if canaries := self._left(self.file.run.canaries, stage):
-            share_out(self.panels, self.panels, lambda panel, _: measure(panel, canaries))
-        for results in found.values():
+        share = partial(self._share, stage=stage, processes=PROCESSES, is_over=bool)
+        if canaries:
+            take = partial(share, share=canaries, take=found.append)
+            share_out(self.panels, self.panels, lambda panel, _: take(panel))
+        for results in grouped(found, attrgetter("variant")).values():
             self._store(joined(results))
 
     def _measure(self, variants: Sequence[Variant], stage: Stage, processes: int) -> None:
@@ -631,7 +589,11 @@ class _Work:
             with self._lock:
                 stored = self._store(result)
                 if not stored.is_aside:
-                    left_s = self.forecast.took(result, self._steps_left(stored))
+                    one = next(each for each in self.file.run.variants if each.id == stored.variant)
+                    alone = replace(self.file.run, variants=(one,) if one.is_paired else ())
+                    words, looks = self.judging.stage(alone, stage), looks_of(self.settings)
+                    steps = sum(steps_left(each, _pairs(one), looks) for each in words.values())
+                    left_s = self.forecast.took(result, steps)
                     self.listener.finished(stored, next(done), len(variants), left_s)
 
         measure = partial(self._share, stage=stage, is_over=is_over, take=take)
@@ -664,13 +626,6 @@ class _Work:
             whole = (*before.evidence, *result.evidence)
             result = replace(bad, wall_s=result.wall_s, evidence=whole)
         return self.file.append(plausible(result, one.variant, self.peaks))
-
-    def _steps_left(self, result: Result) -> int:
-        """Return how many more steps of pairs a variant needs by its own."""
-        one = next(each for each in self.file.run.variants if each.id == result.variant)
-        alone = replace(self.file.run, variants=(one,) if one.is_paired else ())
-        found, looks = self.judging.stage(alone, result.stage), looks_of(self.settings)
-        return sum(steps_left(verdict, _pairs(one), looks) for verdict in found.values())
 
     def _judged(self, stage: Stage) -> dict[str, Verdict]:
         with self._timed("judge"):
@@ -717,7 +672,7 @@ class _Work:
             for some, processes in ((single, settings.confirm_processes), (paired, looks.step)):
                 chosen = order([one.variant for one in some], settings.seed)
                 self._measure(chosen, Stage.CONFIRM, processes)
-            if gone := results_of(self.file.run, Stage.CONFIRM).keys():
+            if gone := {o.id for o in self.file.run.variants if o.result(Stage.CONFIRM)}:
                 kept = {name: one for name, one in screened.items() if name not in gone}
                 verdicts = kept | self._judged(Stage.CONFIRM)
             if len(run.results) == len(self.file.run.results):  # no time is left, or no doubt
@@ -727,12 +682,12 @@ class _Work:
         for name in {one.id for one in paired} & verdicts.keys():
             why = because("unconfirmed", why=f"{self.limit} left no time to measure it longer")
             verdicts[name] = _adding(verdicts[name], why)
-        return {**self._with_why(verdicts), **self.answers}
-
-    def _with_why(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
-        """Return the verdicts; what did not stay says why no pairs were taken, if none were."""
-        names = self.unanswered.keys() & {n for n, each in verdicts.items() if not each.word.stayed}
-        return {**verdicts, **{n: _adding(verdicts[n], self.unanswered[n]) for n in names}}
+        # What did not stay says why no pairs were taken, if none were.
+        open_ones = {name for name, each in verdicts.items() if not each.word.stayed}
+        told = {
+            n: _adding(verdicts[n], self.unanswered[n]) for n in self.unanswered if n in open_ones
+        }
+        return {**verdicts, **told, **self.answers}
 
     def _claims(self) -> tuple[ClaimVerdict, ...]:
         """Judge the claims by the screen; decide those left open by blocks inside one process."""
@@ -802,8 +757,16 @@ class _Work:
         found = [self.answers.get(one.id) for one in chosen]
         left = [one for one in left if one not in chosen]
         if all(each and (each.word.stayed or each.word is Word.ENVIRONMENT) for each in found):
-            total = len(chosen) + len(left)
-            self._spare(left, verdicts, because("paired", count=len(chosen), total=total))
+            why = because("paired", count=len(chosen), total=len(chosen) + len(left))
+            for one in left:  # what moved as others did is the environment's
+                mine = verdicts[one.id]
+                whole = replace(mine, reasons=(why, *mine.reasons))
+                if not is_known(one, mine):
+                    self.answers[one.id] = replace(whole, word=Word.SAME_CODE, fails=False)
+                elif mine.word.moved:
+                    self.answers[one.id] = self.judging.environment(whole, one, run)
+                else:
+                    self.unanswered[one.id] = why
         else:
             self._pair(left, verdicts)
 
@@ -812,20 +775,6 @@ class _Work:
         for source, own in by_source(some):
             if why := self._tried(source, own, verdicts):
                 self.unanswered |= dict.fromkeys((one.id for one in own), why)
-
-    def _spare(
-        self, left: Sequence[VariantRun], verdicts: Mapping[str, Verdict], why: Reason
-    ) -> None:
-        """Call the environment's what moved as others did, of which pairs were taken."""
-        for one in left:
-            mine = verdicts[one.id]
-            told = replace(mine, reasons=(why, *mine.reasons))
-            if mine.word.moved and is_known(one, mine):
-                self.answers[one.id] = self.judging.environment(told, one, self.file.run)
-            elif not is_known(one, mine):
-                self.answers[one.id] = replace(told, word=Word.SAME_CODE, fails=False)
-            else:
-                self.unanswered[one.id] = why
 
     def _tried(
         self, source: Source, some: Sequence[VariantRun], verdicts: Mapping[str, Verdict]
@@ -866,31 +815,28 @@ class _Work:
             state=f"{self.config.state}/{FOLDER}",
         )
         found = execute(question, self.listener, self.place, self).run
-        said, of_one = {each.variant: each for each in found.verdicts}, dict(of_one_code(found))
-        fresh = self._fresh(found)
-        for one, ended in zip(some, found.variants, strict=True):
-            answer = said.get(one.id)
-            if answer is not None and answer.in_turns and one.id not in of_one:
+        of_one, both = dict(of_one_code(found)), [*zip(some, found.variants, strict=True)]
+        # By stored numbers, too, side B is judged as it was in pairs: the screen was chosen for its
+        # time.
+        taken = (
+            replace(one, results=(replace(ended.last, stage=Stage.SCREEN),))
+            for one, ended in both
+            if ended.last
+        )
+        fresh = self.judging.stage(replace(run, variants=tuple(taken)), Stage.SCREEN)
+        for one, ended in both:
+            answer = None if one.id in of_one else ended.verdict
+            if answer and answer.in_turns:
                 mine = fresh.get(one.id, verdicts[one.id])
                 self.answers[one.id] = self._answer(answer, mine, one)
                 # What is accepted is not the screen alone, which was chosen for its time.
                 if ended.last and not one.result(Stage.CONFIRM):
                     self.file.append(replace(ended.last, stage=Stage.CONFIRM))
-            elif answer and answer.reasons and one.id not in of_one:
+            elif answer and answer.reasons:
                 self.unanswered[one.id] = answer.reasons[-1]
             else:
                 why = of_one.get(one.id) or _ended(ended)
                 self.unanswered[one.id] = because("no_turns", code=str(source), why=why)
-
-    def _fresh(self, pairs: Run) -> dict[str, Verdict]:
-        """Judge by stored numbers what side B took in pairs: the screen was chosen for its time."""
-        last = {one.id: one.last for one in pairs.variants}
-        variants = [
-            replace(one, results=(replace(found, stage=Stage.SCREEN),))
-            for one in self.file.run.variants
-            if (found := last.get(one.id))
-        ]
-        return self.judging.stage(replace(self.file.run, variants=tuple(variants)), Stage.SCREEN)
 
     def _answer(self, answer: Verdict, mine: Verdict, one: VariantRun) -> Verdict:
         """Return what pairs say of the code and stored numbers of its environment."""

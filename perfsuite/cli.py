@@ -6,7 +6,10 @@ import os
 import re
 import shlex
 import shutil
+import statistics
+import subprocess
 import sys
+import time
 import webbrowser
 from argparse import ArgumentTypeError
 from collections import Counter
@@ -14,20 +17,21 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from itertools import chain
 from pathlib import Path
 from string import Template
 from tempfile import TemporaryDirectory
 from typing import Annotated
 
+import msgspec
 import typer
 from msgspec.structs import replace
 from typer.core import TyperArgument
 
 import perfsuite
-from perfsuite.boundary import PerfError, UsageError, user_name
-from perfsuite.devices.protocol import listed
+from perfsuite.boundary import PerfError, UsageError, from_environment, user_name
+from perfsuite.devices.protocol import Gang, join_elastic, listed
 from perfsuite.hooks import features
 from perfsuite.judge.noise import entries_of
 from perfsuite.judge.verdict import judge
@@ -35,17 +39,21 @@ from perfsuite.model import (
     BUILT_IN_DEVICES,
     BaselineMetric,
     DeviceFacts,
+    Evidence,
     Expected,
     Pack,
+    Regime,
+    Result,
     Run,
     Settings,
-    Sku,
+    Status,
     Tier,
+    Variant,
     because,
 )
 from perfsuite.packs import GRAMMAR
 from perfsuite.packs.find import TAKEN_NAMES, discover
-from perfsuite.packs.select import missing_need
+from perfsuite.packs.select import missing_need, missing_of
 from perfsuite.packs.select import select as chosen
 from perfsuite.report import files, view
 from perfsuite.report.data import RunView, read
@@ -59,7 +67,6 @@ from perfsuite.run.project import (
     Packs,
     estimate_words,
     find_project,
-    known_history,
     say,
     say_error,
     say_table,
@@ -80,9 +87,13 @@ from perfsuite.store.baselines import (
     sku_folder,
     skus_in,
 )
-from perfsuite.store.files import refusing, replace_file
+from perfsuite.store.files import encode, refusing, replace_file
 from perfsuite.store.runs import last_run, list_runs, load_run
 from perfsuite.store.sku import differing, differs, sku_for, sku_of
+from perfsuite.workers.messages import Job, raw
+from perfsuite.workers.messages import read as received
+from perfsuite.workers.process import child_environment, gang_unit, merged
+from perfsuite.workers.server import opened
 from perfsuite.workers.units import lock, open_panels, products_of, resolved, spoilers
 
 app = typer.Typer(
@@ -234,23 +245,13 @@ def run(  # noqa: PLR0913, PLR0917 - a command line
     Under a profiler it is not checked, so that the profile is of the launches only.
     Started by torchrun, it measures with the other ranks.
     """
-    from perfsuite.cli.launch import Order, launch, launch_rank
-
-    exact = "".join(variant.split())
-    if "[" not in exact:
-        raise UsageError(
-            f"{variant!r} is no variant id", remedy="copy one from perfsuite list, in quotes"
-        )
-    # All packs: one may ask for the kernels of the others.
-    packs = find_project(only, tier=Tier.FULL).chosen().packs
-    name = exact.partition(".")[0]
-    home = next((each for each in packs if each.name == name), None)
-    if home is None or home.error:
-        raise UsageError(
-            home.error if home else f"there is no pack for {name!r}",
-            remedy="" if home else f"packs: {', '.join(each.name for each in packs)}",
-        )
-    (found,) = chosen(home.variants, exact)
+    project = find_project(only, tier=Tier.FULL, select="".join(variant.split())).chosen()
+    # All packs are listed: one may ask for the kernels of the others.
+    packs, (found, *others) = project.packs, project.variants or [None]
+    if found is None or others:
+        remedy = "copy the id of one from perfsuite list, in quotes"
+        raise UsageError(f"{variant!r} is not one variant", remedy=remedy)
+    home = next(each for each in packs if each.name == found.pack)
     where, _, own = resolved(device, packs)
     order = Order(
         pack=found.pack,
@@ -592,7 +593,14 @@ def say_skus(root: Path) -> None:
 
 def say_entries(roots: Sequence[Path], slug: str, variants: str = "") -> None:
     """Say what is accepted for a product, by whom, why and how long ago, and what is excepted."""
-    sku = _known_sku(roots, slug)
+    known = {name: root for root in roots[::-1] for name in skus_in(root)}
+    if slug not in known:
+        raise UsageError(
+            f"there is no baseline for the SKU {slug!r}",
+            where=", ".join(map(str, roots)),
+            remedy=f"choose one of {', '.join(sorted(known))}" if known else "accept a run first",
+        )
+    sku = read_sku(sku_folder(known[slug], slug))
     baselines = Baselines.load(roots, sku)
     names = sorted(baselines.entries)
     names = [*chosen(names, variants, of=slug)] if variants else names
@@ -640,29 +648,133 @@ def say_entry(baselines: Baselines, slug: str, variant: str) -> None:
         say(f"  {key} {value}")
 
 
-def _known_sku(roots: Sequence[Path], slug: str) -> Sku:
-    known = {name: root for root in roots[::-1] for name in skus_in(root)}
-    if slug not in known:
-        raise UsageError(
-            f"there is no baseline for the SKU {slug!r}",
-            where=", ".join(map(str, roots)),
-            remedy=f"choose one of {', '.join(sorted(known))}" if known else "accept a run first",
-        )
-    return read_sku(sku_folder(known[slug], slug))
-
-
 def viewed(project: Config, run: Run) -> RunView:
     """Return a stored run as it is reported."""
     basis = find_expected(project.baseline_roots, project.folder, run=run, packs=project.packs)
     outcome = Outcome(basis.hold(run), project.folder, basis)
-    return run_view_of(outcome, project.packs, history=known_history(project, outcome))
+    return run_view_of(outcome, project)
+
+
+# One variant alone: under a profiler or debugger, or as one of the ranks of torchrun.
+
+
+class Order(Job, frozen=True, kw_only=True):
+    """What the child is to launch; ``paths`` is the parent's ``sys.path``."""
+
+    settings: Settings = Settings(check_only=True)
+    launches: int
+    check: bool
+    paths: tuple[str, ...] = ()
+
+
+def launch(order: Order, profiler: Sequence[str]) -> int:
+    """Run the order in a child, under the profiler if there is one; return the exit status."""
+    text = msgspec.json.encode(order).decode()
+    start = "from perfsuite.cli import launched; launched()"
+    command = [*profiler, sys.executable, "-P", "-c", start, text]
+    remedy = "put it on PATH, or give its whole path after --"
+    with refusing(f"cannot start {command[0]!r}", "", remedy=remedy, kind=UsageError):
+        return subprocess.run(command, check=False, env=child_environment()).returncode
+
+
+def launched() -> None:
+    """Carry out the order in argv, in the child."""
+    order = msgspec.json.decode(sys.argv[1], type=Order)
+    sys.path += [path for path in order.paths if path not in sys.path]
+    try:
+        carry_out(order)
+    except PerfError as error:
+        say_error(error)
+        sys.stderr.flush()
+        os._exit(2)
+
+
+def carry_out(order: Order) -> None:
+    """Build, check and launch; raises what the variant or the device has against it."""
+    session = opened(order)
+    case, device = session.case, session.device
+    if case.ranks:
+        ranks = order.axes[case.ranks]
+        raise UsageError(
+            f"{order.case!r} is run by {ranks} ranks, not by one process",
+            where=order.origin,
+            remedy=f"torchrun --nproc-per-node {ranks} -m perfsuite.cli run 'ID'",
+        )
+    missing = missing_of([n for n in case.needs if n.applies(order.axes)], device.facts())
+    if missing:
+        raise UsageError(f"{order.case!r} cannot run here: it {missing}", where=order.origin)
+    if order.check:
+        session.announce = lambda phase: say(f"{phase} ...")
+        session.prepare()
+        evidence = session.finish()
+        right = "right" if evidence.error is None else f"right: relative error {evidence.error:.2g}"
+        for line in (right, *(f"{name} {value:g}" for name, value in evidence.exact.items())):
+            say(line)
+    if case.regime is not Regime.EXACT:
+        (launch_once,) = session.launches(1)
+        times_us = []
+        for _ in range(1 + order.launches):
+            started = time.perf_counter_ns()
+            launch_once()
+            device.synchronize()
+            times_us.append((time.perf_counter_ns() - started) / 1e3)
+        say(
+            f"{order.launches} launches after a warm-up; median "
+            f"{statistics.median(times_us[1:]):.1f} us, host time with synchronisation: "
+            "pytest --perf measures"
+        )
+    device.close()
+
+
+# One rank that torchrun started, on one node or several.
+
+
+def launch_rank(order: Order, variant: Variant, written: Path | None) -> int:
+    """Measure with the other ranks, rank 0 says and writes what was found; return the status."""
+    try:
+        gang = join_elastic(order.device)
+        session = opened(replace(order, settings=Settings()), gang)
+        facts = session.device.facts()
+        refuse_misfit(variant, gang, facts)
+        session.prepare()
+        for _ in range(session.settings.rounds):
+            session.block()
+        session.recheck()
+        parts = gang.gather(bytes(raw(replace(session.finish(), unit=facts.unit))).decode())
+        gang.leave()  # not after a failure: the others may wait elsewhere, and torchrun ends them
+        found = [received(part.encode(), Evidence) for part in parts if not gang.rank]
+        whole = merged(found, variant.case.metrics) if found else None
+    except PerfError as error:
+        sys.stderr.write(f"rank {from_environment('RANK') or '?'}: {error}\n")
+        return 2
+    if whole is None:
+        return 0
+    times_us = [time_us for block in whole.samples("time_us") for time_us in block]
+    median_us = statistics.median(times_us)
+    say(f"{variant.id}: median {median_us:.4g} us of {len(times_us)} samples, by the slowest rank")
+    if written is not None:
+        evidence = (replace(whole, unit=gang_unit(each.unit for each in found)),)
+        result = Result(variant=variant.id, status=Status.OK, evidence=evidence)
+        written.write_bytes(encode(replace(result, case_version=variant.case.version)))
+    return 0
+
+
+def refuse_misfit(variant: Variant, gang: Gang, facts: DeviceFacts) -> None:
+    """Raise UsageError unless the variant is one for these ranks and this device."""
+    if gang.ranks != variant.ranks:
+        raise UsageError(
+            f"{variant.id} is run by {variant.ranks} ranks, and torchrun started {gang.ranks}",
+            remedy="choose --nnodes and --nproc-per-node accordingly, or another variant",
+        )
+    if missing := missing_need(variant, replace(facts, gpus=gang.ranks)):
+        raise UsageError(f"{variant.id} cannot run here: it {missing}")
 
 
 # It becomes a module's, a distribution's and a file's name: lower-case, with a letter first.
 NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*\Z")
 LONGEST = 40
 # Left off, so that no tool takes a template for the file that is made of it.
-SUFFIX, TEMPLATES = ".txt", Path(__file__).parent / "templates" / "new_pack"
+SUFFIX, TEMPLATES = ".txt", Path(__file__).parent / "packs" / "new_pack"
 RENAMED = {"gitignore": ".gitignore", "github": ".github"}
 
 
@@ -720,8 +832,10 @@ SOFTWARE = {
 
 def say_software() -> None:
     """Say what of the software that measuring needs is here, and which GPUs its driver shows."""
-    known = [SOFTWARE, *(each.software for each in BUILT_IN_DEVICES.values())]
-    rows = [(name, _version(name), purpose) for each in known for name, purpose in each.items()]
+    known, rows = [SOFTWARE, *(each.software for each in BUILT_IN_DEVICES.values())], []
+    for name, purpose in chain.from_iterable(each.items() for each in known):
+        there = next(iter(distributions(name=name)), None)
+        rows.append((name, there.version if there else "not installed", purpose))
     say_table("Software", ("package", "version", "for"), rows)
     own = {name: each for name, each in BUILT_IN_DEVICES.items() if each.unit}
     found = {name: products_of(listed(name)) for name in own}
@@ -737,13 +851,6 @@ def say_software() -> None:
     for told in features().hook.perf_doctor() if any(found.values()) else ():
         for text in told:
             say(text)
-
-
-def _version(distribution: str) -> str:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return "not installed"
 
 
 def say_device(units: Sequence[DeviceFacts]) -> None:
@@ -792,3 +899,7 @@ def say_spoilers(units: Sequence[DeviceFacts]) -> bool:
     if not passing and not lasting:
         say("Nothing seen that would spoil a comparison")
     return bool(passing)
+
+
+if __name__ == "__main__":
+    main()
