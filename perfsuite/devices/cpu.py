@@ -88,7 +88,8 @@ class CpuDevice(Data):
             mallopt(M_MMAP_MAX, 0)
         return contextlib.nullcontext()
 
-    def facts(self) -> DeviceFacts:
+    @classmethod
+    def facts(cls) -> DeviceFacts:
         """Describe the processor and the software on it, without taking anything of it."""
         cores = len(os.sched_getaffinity(0))
         lines = _told("/proc/cpuinfo").splitlines()
@@ -102,7 +103,7 @@ class CpuDevice(Data):
             name=model,
             unit=hashlib.sha256(f"perfsuite:{machine}".encode()).hexdigest()[:12],
             identity={"vendor": "cpu", "name": model, "cores": str(cores)},
-            environment={**self.software(), "os": system},
+            environment={**cls.software(), "os": system},
             arch="cpu",
             features=compilers(),
             memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),

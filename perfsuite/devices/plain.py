@@ -458,7 +458,8 @@ class PlainDevice(Device):
             move()
         return True
 
-    def software(self) -> dict[str, str]:
+    @classmethod
+    def software(cls) -> dict[str, str]:
         """Return the versions whose change a comparison may be about."""
         found = {
             "python": platform.python_version(),

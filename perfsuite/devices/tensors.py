@@ -375,7 +375,8 @@ class TensorDevice(PlainDevice):
             old.copy_(new)
         return True
 
-    def software(self) -> dict[str, str]:
+    @classmethod
+    def software(cls) -> dict[str, str]:
         """Return the versions whose change a comparison may be about."""
         found = {"torch": str(torch.__version__), **super().software()}
         if torch.version.cuda:
