@@ -314,13 +314,15 @@ def test_a_page_of_ten_thousand_variants_is_made_filtered_and_opened_at_once(
       field.dispatchEvent(new Event("input", { bubbles: true }));
       return new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
     }"""
-    paint = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
     assert len(text.encode()) < 680 * MANY  # 1.7 MB at 2,500 variants
     anchor = re.findall(r'<a class="id" id="([\w-]+)"', text)[-1]
     with opened(browser, folder / "large.html") as (page, seen):
-        assert page.evaluate(paint) < 1500
         thread = page.context.new_cdp_session(page)
         thread.send("Performance.enable", {"timeDomain": "threadTicks"})
+        before = busy_s(thread)
+        page.reload()
+        assert busy_s(thread) - before < 1.5
+        seen.remove(page.url)
         best: dict[str, float] = {}
         for words in ("gemm", "op=copy n=77", "slower", "") * 3:
             before = busy_s(thread)

@@ -60,10 +60,11 @@ def test_a_gang_is_kept_joins_and_ends_with_its_rank_that_died_or_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PERFSUITE_TEST_TRACE", str(tmp_path))
-    with Panel(limited(SETUP, prepare_limit_s=5.0), UNITS) as panel:
+    with Panel(SETUP, UNITS) as panel:
         results = measure(panel, *SIZES, processes=2)
         # Where one died, the others fail first, for they wait for it.
         (left,) = measure(panel, fail("leave"), processes=1)
+        panel.setup = limited(SETUP, prepare_limit_s=5.0)
         (hung,) = measure(panel, fail("skip"), processes=1)
         assert is_idle(panel)
     assert [(r.variant, r.status) for r in results] == [(v.id, Status.OK) for v in SIZES]
@@ -129,12 +130,14 @@ def test_rank_that_never_starts_is_named(fake: Panel, monkeypatch: pytest.Monkey
             os.kill(forked[1].pid, signal.SIGSTOP)
         return forked[-1]
 
-    monkeypatch.setattr(fake, "setup", limited(FAKE, start_limit_s=0.5))
-    monkeypatch.setattr(Slot, "fork", stop_second)
-    bad, good = measure(fake, lag(2, 100), lag(3, 100), processes=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(fake, "setup", limited(FAKE, start_limit_s=2.0))
+        patch.setattr(Slot, "fork", stop_second)
+        (bad,) = measure(fake, lag(2, 100), processes=1)
+    (good,) = measure(fake, lag(3, 100), processes=1)
     assert is_idle(fake)
     assert bad.status is Status.TIMED_OUT
-    assert bad.reason.endswith("its limit of 0.5 s (rank 1 in start)")
+    assert bad.reason.endswith("its limit of 2 s (rank 1 in start)")
     assert good.status is Status.OK
 
 

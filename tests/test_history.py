@@ -342,34 +342,30 @@ FROM runs CROSS JOIN places ORDER BY runs.number, n
 """  # noqa: S608 - constants
 
 
-def test_a_series_takes_20_ms_and_a_page_of_300_takes_500(history: History, tmp_path: Path) -> None:
+def test_a_series_takes_20_ms_and_a_page_of_300_takes_500(lite: History, tmp_path: Path) -> None:
+    """In processor time of this process, in which SQLite works: what else runs is not counted."""
     label = {"sku": SKU, "unit": "u", "environment": "{}", "commit": "c"}
     labels = [
         label | {"run": f"{n:04}", "started": (FIRST + timedelta(days=n)).isoformat()}
         for n in range(NIGHTS)
     ]
-    is_lite = history.where.startswith("sqlite")
-    with history.connected(writes=True) as connection:
+    with lite.connected(writes=True) as connection:
         connection.execute(sa.insert(runs), labels)
-        if not is_lite:
-            connection.execute(sa.text("SET LOCAL statement_timeout = 0"))
         connection.execute(sa.text(FILL))
-    # SQLite works in this process, whose own time counts; a server has a machine's other work.
-    clock, patience = (time.process_time, 4) if is_lite else (time.perf_counter, 10)
-    (series,) = history.series_of("memory.case[n=99]", metric="metric0")
+    (series,) = lite.series_of("memory.case[n=99]", metric="metric0")
     assert len(series.points) == NIGHTS
-    history.trends(SKU, last=9)  # imports
+    lite.trends(SKU, last=9)  # imports
     taken = []
     for _ in range(3):
-        started = clock()
-        history.series_of("memory.case[n=99]", metric="metric0")
-        taken.append(clock() - started)
-    started = clock()
-    found = history.trends(SKU)
+        started = time.process_time()
+        lite.series_of("memory.case[n=99]", metric="metric0")
+        taken.append(time.process_time() - started)
+    started = time.process_time()
+    found = lite.trends(SKU)
     write_trends(SKU, found, tmp_path)
-    page_s = clock() - started
-    print(f"{history.where[:9]}: {min(taken) * 1e3:.1f} ms, {page_s:.1f} s")  # noqa: T201
-    assert (min(taken) < 0.02 * patience, page_s < 0.5 * patience) == (True, True)
+    page_s = time.process_time() - started
+    # Four times what an idle machine needs.
+    assert (min(taken) < 0.08, page_s < 2.0) == (True, True)
     assert sum(bool(each.change_points) for each in found) >= VARIANTS * METRICS // SHIFTED
     assert {len(each.points) for each in found} == {90}
 

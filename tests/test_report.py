@@ -68,20 +68,7 @@ EVERYTHING = (
 
 
 # Of every kind of reason.
-FACTS: dict[str, Any] = {
-    "baseline": 22.5, "before": 3, "better": "higher", "by": 2.0, "clock": -0.02,
-    "code": "commit 9c1e4f7", "commit": "9c1e4f7", "comparisons": 200, "comparable": 20, "count": 1,
-    "differing": ("driver", "torch"), "error": "time_us must be a positive number, not nan",
-    "high": 0.025, "issue": "https://example.org/7", "level": 0.99, "limit": 0.0025, "low": -0.015,
-    "metric": "peak_bytes", "metrics": ("loads", "stores"), "most": 100.0, "moved": 12,
-    "name": "memory.copy[]", "now": 6, "of": "", "pack": "memory", "processes": 6, "groups": 36,
-    "ratio": 2.04,
-    "remedy": "build it", "revision": "revision 9c1e4f7 (main)", "share": 0.4, "source": "",
-    "stage": "canary-start", "total": 7, "status": "wrong", "text": "ecc was off and is on",
-    "than": 9.0, "theta": 0.0204, "time": 0.02,
-    "unit": "GPU-1234-5678", "units": ("GPU-1234", ""), "up_to": 0.01, "variant": "memory.add[]",
-    "why": "it must fit", "word": "slower",
-}  # fmt: skip
+FACTS: dict[str, Any] = json.loads((GOLD.parent / "data" / "reasons.json").read_text("utf-8"))
 
 
 class Reader(HTMLParser):
