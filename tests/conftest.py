@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +24,15 @@ def pytest_configure(config: pytest.Config) -> None:
     """Lock apart from whoever else tests or measures on this machine, unless this measures."""
     if not config.getoption("perf", default=False):
         os.environ["PERFSUITE_LOCKS"] = f"tests {os.getpid()}"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty project in the current folder, with locks and servers' files of its own."""
+    (tmp_path / "pyproject.toml").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
 
 
 @pytest.fixture

@@ -27,18 +27,14 @@ def replace(one: _T, /, **changes: Any) -> _T:
     return dataclasses.replace(one, **changes)  # type: ignore[type-var]
 
 
-UNIT, OTHER_UNIT = "3f2a91c04d7e", "b07c55e1a290"
+UNIT, OTHER_UNIT = store_data.UNIT, store_data.OTHER_UNIT
 SOURCE_FILE = "plugins/memory/perfsuite_memory/stream.py"
-FACTS = model.DeviceFacts(
-    device="cuda",
-    name="NVIDIA H200",
-    unit=UNIT,
+FACTS = replace(
+    store_data.FACTS,
     identity={"pci_device": "10de:2335", "sm_count": "132"},
     state={"power_limit_w": "700", "ecc": "on"},
     environment={"driver": "580.159.03", "torch": "2.11.0", "triton": "3.6.0"},
     arch="sm_90a",
-    gpus=1,
-    clocks=("time_us", "cycles"),
 )
 HEALTH = model.Health(power_w=412, temperature_c=54, sm_clock_mhz=1980)
 
@@ -178,23 +174,13 @@ def result_of(told: Told, stage: model.Stage = model.Stage.SCREEN) -> model.Resu
 
 
 def change_of(told: Told) -> model.Change:
-    half = 2.4 * told.noise + 0.0003
-    return model.Change(
-        metric="time_us",
-        unit="us",
-        baseline=told.time_us / math.exp(told.theta + 0.001),
-        current=told.time_us,
-        theta=told.theta,
-        low=told.theta - half,
-        high=told.theta + half,
-        threshold=0.0025,
-        gate=0.01,
-        detectable=1.3 * half,
-        time_change=told.theta + 0.001,
-        clock_change=-0.001,
+    half, time_change = 2.4 * told.noise + 0.0003, told.theta + 0.001
+    return store_data.moved(
+        told.theta, baseline=told.time_us / math.exp(time_change), current=told.time_us,
+        low=told.theta - half, high=told.theta + half, detectable=1.3 * half,
+        time_change=time_change, clock_change=-0.001, degrees=8,
         beta=1.0 if told.case.startswith("compute") else 0.05,
-        degrees=8,
-    )
+    )  # fmt: skip
 
 
 def verdict_of(told: Told) -> model.Verdict | None:

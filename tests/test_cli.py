@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -31,16 +30,12 @@ Command = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project in the current folder, with two runs: softmax is 10 % slower in the second."""
-    (tmp_path / "pyproject.toml").touch()
-    (tmp_path / "deep").mkdir()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+def project(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with two runs: softmax is 10 % slower in the second."""
     monkeypatch.setattr("perfsuite.packs.find.entry_points", lambda group: ())
-    kept(tmp_path / ".perfsuite", finished({"copy": 300.0, "compute.softmax": 500.0}, run_id=A))
-    kept(tmp_path / ".perfsuite", finished({"copy": 300.1, "compute.softmax": 550.0}, run_id=B))
-    return tmp_path
+    kept(project / ".perfsuite", finished({"copy": 300.0, "compute.softmax": 500.0}, run_id=A))
+    kept(project / ".perfsuite", finished({"copy": 300.1, "compute.softmax": 550.0}, run_id=B))
+    return project
 
 
 def test_a_run_file_that_leads_elsewhere_or_is_none_is_named(

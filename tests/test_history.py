@@ -380,13 +380,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def project(tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project in the current folder with a history of its own."""
-    (tmp_path / "pyproject.toml").touch()
-    shutil.copytree(made, tmp_path / ".perfsuite")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("PERFSUITE_HISTORY", raising=False)
-    return tmp_path
+def project(project: Path, made: Path) -> Path:
+    """A project with a history of its own."""
+    shutil.copytree(made, project / ".perfsuite")
+    return project
 
 
 def test_commands_say_what_is_known(perfsuite: Command) -> None:

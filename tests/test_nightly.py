@@ -51,11 +51,10 @@ def perf_cases():
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "acme.py").write_text(PACK, encoding="utf-8")
-    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n", encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def project(project: Path) -> Path:
+    (project / "acme.py").write_text(PACK, encoding="utf-8")
+    (project / "pyproject.toml").write_text("[tool.pytest.ini_options]\n", encoding="utf-8")
+    return project
 
 
 def start(project: Path, *by: str, **more: str) -> subprocess.Popen[str]:

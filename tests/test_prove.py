@@ -6,7 +6,6 @@ import gzip
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -282,14 +281,6 @@ def test_planted_kernel_compiles() -> None:
 
 
 Command = Callable[..., tuple[int, str]]
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "pyproject.toml").touch()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path
 
 
 def test_interrupted_command_judges_and_renders_what_it_measured(

@@ -46,8 +46,6 @@ def perf_verdict(verdict):
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A project with one right and one wrong variant."""
-    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "COLUMNS", "LINES"):
-        monkeypatch.delenv(name, raising=False)
     return citizen_in(pytester, monkeypatch)
 
 
