@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 from store_data import TWICE, moved, planned, variant
-from test_runner import Log, request, slow_down, watched
+from test_runner import Place, place, request, shared, slow_down, watched
 
 from perfsuite.boundary import StoreError
 from perfsuite.model import ClaimVerdict, ClaimWord, Revision, Verdict, Word
@@ -18,9 +18,9 @@ from perfsuite.report.data import read
 from perfsuite.report.files import properties, write_report
 from perfsuite.report.terminal import summary
 from perfsuite.run.expected import source_of
-from perfsuite.run.run import entries_in, execute
+from perfsuite.run.run import entries_in
 
-pytest_plugins = ["pytester"]
+__all__ = ["place", "shared"]  # fixtures
 
 TODAY = date(2026, 11, 22)
 ISSUE = "https://example.org/issues/7"
@@ -133,17 +133,17 @@ def test_what_is_excepted_breaks_no_claim(tmp_path: Path) -> None:
 HOSTILE = "<script>alert(1)</script> \\u001b[2J"
 
 
-def test_what_is_excepted_is_shown_everywhere(tmp_path: Path) -> None:
+def test_what_is_excepted_is_shown_everywhere(place: Place) -> None:
     text = waiver("us=200").replace("new driver", HOSTILE)
-    execute(watched(tmp_path), Log())
-    slow_down(tmp_path, 50, 100, 200, 400, by=1.03)
-    exceptions = load(tmp_path, f"{text}\n{quarantine('us=50')}")
-    outcome = execute(watched(tmp_path, exceptions=exceptions), Log())
+    place.execute(watched(place.folder, root=place.root))
+    slow_down(place.folder, 50, 100, 200, 400, by=1.03)
+    exceptions = load(place.root, f"{text}\n{quarantine('us=50')}")
+    outcome = place.execute(watched(place.folder, root=place.root, exceptions=exceptions))
     verdicts = outcome.run.verdicts
     assert [each.word for each in verdicts] == [Word.SLOWER] * 3
     assert [each.fails for each in verdicts] == [True, False, True]
     run_view = read(outcome.run, baselines=entries_in(outcome.run), source=source_of(outcome.run))
-    page = write_report(run_view, tmp_path / "reports")
+    page = write_report(run_view, place.root / "reports")
     html, terminal = page.read_text("utf-8"), "\n".join(summary(run_view))
     markdown = (page.parent / "summary.md").read_text("utf-8")
     for text in (html, markdown.replace("\\", ""), terminal):
