@@ -186,11 +186,11 @@ def rows() -> None:
     for kind in mx_quantize.BLOCK:
         at: Any = {"to": kind, "model": "tiny", "tokens": 256, "impl": "triton"}
         built = mx_quantize.mx_quantize.build(device.context(1), **at)
-        given = built.make_inputs(device.rng(1))
-        built.fn(*given)
-        codes, scales = (each.double() for each in built.reference(*given))
-        report(f"{'fp8' if kind == 'mxfp8' else 'fused'} {kind} codes", given[2], codes)
-        report(f"fused {kind} scales", given[3], scales)
+        inputs = built.make_inputs(device.rng(1))
+        built.fn(*inputs)
+        codes, scales = (each.double() for each in built.reference(*inputs))
+        report(f"{'fp8' if kind == 'mxfp8' else 'fused'} {kind} codes", inputs[2], codes)
+        report(f"fused {kind} scales", inputs[3], scales)
 
 
 if __name__ == "__main__":
