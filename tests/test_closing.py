@@ -24,7 +24,8 @@ from perfsuite.run.finish import close, short
 from perfsuite.run.run import Outcome
 
 ACCEPT, SELECT = "perfsuite baseline accept", "pytest --perf --perf-select"
-FIND, REPAIR = ("see why it got slower", "perfsuite why"), ("repair it", SELECT, "only if the change")
+FIND = ("see why it got slower", "perfsuite why")
+REPAIR = ("repair it", SELECT, "only if the change")
 
 
 def outcome_of(folder: Path, *words: Word | Status) -> Outcome:
