@@ -248,6 +248,8 @@ def run(  # noqa: PLR0913, PLR0917 - a command line
     project = find_project(only, tier=Tier.FULL, select="".join(variant.split())).chosen()
     # All packs are listed: one may ask for the kernels of the others.
     packs, (found, *others) = project.packs, project.variants or [None]
+    if found is None and (errors := [pack.error for pack in packs if pack.error]):
+        raise UsageError("\n".join(errors))
     if found is None or others:
         remedy = "copy the id of one from perfsuite list, in quotes"
         raise UsageError(f"{variant!r} is not one variant", remedy=remedy)
@@ -649,10 +651,13 @@ def say_entry(baselines: Baselines, slug: str, variant: str) -> None:
 
 
 def viewed(project: Config, run: Run) -> RunView:
-    """Return a stored run as it is reported."""
+    """Return a stored run as it is reported; what is said of it now alone goes to stderr."""
     basis = find_expected(project.baseline_roots, project.folder, run=run, packs=project.packs)
     outcome = Outcome(basis.hold(run), project.folder, basis)
-    return run_view_of(outcome, project)
+    run_view = run_view_of(outcome, project)
+    for note in run_view.run.notes[len(outcome.run.notes) :]:
+        say(f"note: {note}", stderr=True)
+    return run_view
 
 
 # One variant alone: under a profiler or debugger, or as one of the ranks of torchrun.

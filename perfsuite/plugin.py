@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from perfsuite.run.run import Outcome
     from perfsuite.workers.units import Panels
 
-# The tests of a project without case modules stand at this file's end.
-ITEMS = Path(__file__)
+# In a file of their own: a project's names of tests may fit functions here, too.
+ITEMS = Path(__file__).parent / "run" / "items.py"
 looks_key: pytest.StashKey[list[Look]] = pytest.StashKey()
 
 
@@ -634,21 +634,3 @@ def _timed(look: Look, times: Iterator[float] | Sequence[float]) -> Look:
     times_us = list(times)
     low, middle, high = statistics.quantiles(times_us * 2, n=4, method="inclusive")
     return replace(look, runs=len(times_us), time_us=middle, low_us=low, high_us=high)
-
-
-# The tests of a project without case modules: one item per variant, claim and broken pack.
-
-
-def test_variant(variant: Variant, judged: Callable[[Reported], None]) -> None:
-    """Report what became of a variant."""
-    judged(variant)
-
-
-def test_claim(claim: ClaimInstance, judged: Callable[[Reported], None]) -> None:
-    """Report what became of a claim."""
-    judged(claim)
-
-
-def test_pack(broken_pack: Pack, judged: Callable[[Reported], None]) -> None:
-    """Report why a pack could not be listed."""
-    judged(broken_pack)

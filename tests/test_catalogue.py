@@ -282,6 +282,16 @@ def test_limits_of_a_light_controller_are_taken_as_they_are(tmp_path: Path) -> N
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60, cwd=ROOT)
 
 
+def test_without_a_process_each_pack_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = source(tmp_path, "acme", GOOD)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    (pack,) = load_catalogue([asked], tier=Tier.SMOKE)
+    assert "the server of slot 0 is gone (exit code 1" in pack.error
+    assert "declares cases" not in pack.error
+
+
 def test_a_path_that_is_no_utf8_is_refused() -> None:
     odd = Pack(name="acme", origin="file:/bad\udcff/acme.py", version="1")
     with pytest.raises(UsageError, match="no UTF-8") as caught:

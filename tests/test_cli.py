@@ -177,6 +177,12 @@ def test_run_refuses(perfsuite: Command, args: tuple[str, ...], problem: str) ->
     assert (code, problem in said) == (2, True)
 
 
+def test_run_says_why_its_only_pack_is_not_listed(perfsuite: Command, project: Path) -> None:
+    (project / "bad.py").write_text("raise RuntimeError('boom')")
+    code, said = perfsuite("run", "--packs=bad.py", "bad.x[n=1]")
+    assert (code, "RuntimeError: boom" in said) == (2, True)
+
+
 def test_a_launch_needs_its_device_and_its_ranks(project: Path) -> None:
     text = STEADY.read_text("utf-8").replace("source=", "needs=[perfsuite.cuda()], source=")
     (project / "steady.py").write_text(text, encoding="utf-8")
@@ -336,7 +342,9 @@ def test_the_stored_runs_are_listed_and_tell_why(
     assert perfsuite("--version")[1].startswith("perfsuite 0.")
     said = perfsuite("runs")[1]
     assert 0 < said.index(B) < said.index(A)
+    monkeypatch.setattr("perfsuite.history.store.History.notes", ("3 damaged rows",))
     code, said = perfsuite("why", "*softmax*")
+    assert "note: 3 damaged rows" in said
     assert (code, "compute.softmax" in said, "copy" in said) == (0, True, False)
     assert perfsuite("why", "nothing")[0] == 2
     assert perfsuite("open")[0] == 2

@@ -466,9 +466,10 @@ class Slot(Closable):
         except EndedError as ended:
             last = ended.output.strip().rpartition("\n")[2]
             what = f"the server of slot {self._index} is gone ({ended.reason})"
+            device = f", device {self._setup.device!r}" if self._setup.device else ""
             raise DeviceError(
                 f"{what}: {last!r}" if last else what,
-                where=f"{self.python or sys.executable}, device {self._setup.device!r}",
+                where=f"{self.python or sys.executable}{device}",
                 remedy=self.remedy,
             ) from ended
 
@@ -566,8 +567,7 @@ def load_catalogue(
 
     A pack that wants the kernels of all packs is listed again with them in its ``kernels``; no
     other pack has any. Each time all may take ``time_limit_s`` together. Packs must not import a
-    module of ``heavy``. They are imported from a ``tree`` if one is given. ``DeviceError`` where no
-    process can be started.
+    module of ``heavy``. They are imported from a ``tree`` if one is given.
     """
     given = (tier, tuple(heavy), tuple(sys.path), tree)
     asked = {source.name: Listing(source, *given) for source in sources if not source.error}
@@ -581,16 +581,20 @@ def load_catalogue(
         ) from error
     found: dict[str, model.Pack] = {}
     kernels: tuple[model.Kernel, ...] = ()
-    if asked:
-        with Slot(0, Setup(device="")) as slot:
-            found |= _listed(slot, asked, time_limit_s)
-            kernels = tuple(kernel for each in found.values() for kernel in each.kernels)
-            wanting = [name for name, each in found.items() if each.wants_kernels]
-            again = {each: replace(asked[each], kernels=kernels) for each in wanting}
-            found |= _listed(slot, again, time_limit_s)
+    why = ""
+    try:
+        if asked:
+            with Slot(0, Setup(device="")) as slot:
+                found |= _listed(slot, asked, time_limit_s)
+                kernels = tuple(kernel for each in found.values() for kernel in each.kernels)
+                wanting = [name for name, each in found.items() if each.wants_kernels]
+                again = {each: replace(asked[each], kernels=kernels) for each in wanting}
+                found |= _listed(slot, again, time_limit_s)
+    except DeviceError as error:  # without any process a stored run can still be read
+        why = str(error)
     packs = []
     for source in sources:
-        pack = source if source.error else found[source.name]
+        pack = source if source.error else found.get(source.name) or replace(source, error=why)
         shared = kernels if pack.wants_kernels else ()
         packs.append(replace(pack, error=plain(pack.error), kernels=shared))
     return tuple(packs)
