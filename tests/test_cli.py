@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
@@ -194,6 +195,18 @@ def test_a_launch_needs_its_device_and_its_ranks(project: Path) -> None:
         carry_out(double)
     with pytest.raises(UsageError, match=r"run by 2 ranks, not by one(.|\n)*torchrun .* run 'ID'"):
         carry_out(reduce)
+
+
+def test_pairs_with_an_environment_are_held_against_no_baseline(
+    perfsuite: Command, project: Path
+) -> None:
+    root = Path(__file__).parents[1]
+    (packed,) = root.glob("docs/proof/planted/20261128-010601-*.gz")
+    (project / "run.jsonl").write_bytes(gzip.decompress(packed.read_bytes()))
+    code, said = perfsuite("report", "run.jsonl", f"--baselines={root / 'baselines'}")
+    page = (project / said.strip()).read_text("utf-8")
+    held = "</code> against the same code in /tmp/clean, measured in this run</p>"
+    assert (code, held in page, "git diff" in page) == (0, True, False)
 
 
 def test_compare_judges_one_run_against_another(perfsuite: Command) -> None:

@@ -56,7 +56,7 @@ def _run_view(
         of_a = [replace(result, side=Side.B) for result in ended]
         previous = replace(run.having(results=of_a), commit=run.against.commit)
     return read(
-        run,
+        held,
         baselines=entries_in(held),
         source=source_of(held),
         previous=previous,
