@@ -443,17 +443,12 @@ def test_an_inspection_is_counted_and_a_scenario_timed() -> None:
 @pytest.mark.parametrize(
     ("longest_us", "most_us", "blocks"), [(0.0, 1e9, 3), (0.0, -1.0, 1), (60e6, 2e6, 1)]
 )
-def test_long_plays_take_no_further_block_but_for_a_pair_s(
+def test_long_plays_take_no_further_block(
     longest_us: float, most_us: float, blocks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measure, "PLAYS_US", most_us)
     another = Scripted(agree=lambda value: max(value, longest_us))  # the slowest rank's plays
     assert len(measured(served(), another, blocks=3).blocks) == blocks
-    side = session_of(served())
-    side.prepare()
-    for _ in range(3):
-        side.block(is_paired=True)
-    assert len(side.finish().blocks) == 3
 
 
 class Capped(FakeDevice):

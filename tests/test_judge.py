@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import random
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -340,13 +342,21 @@ def test_policy_says_what_fails_and_what_moved() -> None:
 
 
 def claim(
-    by: float, sides: Mapping[str, Result | None], *, policy: Policy | None = None, **fields: Any
+    by: float,
+    sides: Mapping[str, Result | None],
+    *,
+    policy: Policy | None = None,
+    pairs: Mapping[str, Result] | None = None,
+    **fields: Any,
 ) -> ClaimVerdict:
     instance = ClaimInstance(
         id="p:x", pack="p", name="x", faster="f", than="t", by=by, source="s", **fields
     )
     ones = (
-        VariantRun(variant=variant(name=name), results=(each,) if each else ())
+        VariantRun(
+            variant=variant(name=name),
+            results=tuple(one for one in (each, (pairs or {}).get(name)) if one),
+        )
         for name, each in sides.items()
     )
     (found,) = judge_claims(run_of(*ones, instances=(instance,)), policy=policy)
@@ -376,6 +386,29 @@ def test_claims_are_held_broken_or_unclear_by_their_interval(
     assert (found.low or 0) <= (found.ratio or 0) <= (found.high or 0)
     assert not claim(4.0, sides, policy=Policy(fail_on=("slower",))).fails
     assert kinds(claim(4.0, sides, needs=(Need("device", "cpu"),)).reasons) == ["unmet"]
+
+
+def words_by_pairs(ratio: float, count: int) -> Counter[ClaimWord]:
+    """Judge so often six pairs of a claim of 2, whose processes scatter by 0.2 %."""
+    source = random.Random(7)  # noqa: S311 - made-up samples
+
+    def side(name: str, level: float, side: Side) -> Result:
+        strays = {slot: source.gauss(0, 0.002) for slot in range(6)}
+        made = result({"time_us": level}, wobble=0, strays=strays, side=side, claim="p:x")
+        return replace(made, variant=name)
+
+    sides = {"f": result(ALONE), "t": result({"time_us": 2800.0})}
+    found: Counter[ClaimWord] = Counter()
+    for _ in range(count):
+        pairs = {"f": side("f", 1000.0, Side.B), "t": side("t", 1000.0 * ratio, Side.A)}
+        found[claim(2.0, sides, pairs=pairs).word] += 1
+    return found
+
+
+def test_pairs_decide_a_claim_but_where_it_is_on_the_edge() -> None:
+    assert words_by_pairs(2.0 * 1.01, 100) == {ClaimWord.HELD: 100}
+    assert words_by_pairs(2.0 / 1.01, 100) == {ClaimWord.BROKEN: 100}
+    assert words_by_pairs(2.0, 400)[ClaimWord.UNCLEAR] >= 0.94 * 400
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ def test_a_rank_that_failed_stays_until_it_is_let_go() -> None:
 
 def test_what_a_step_takes_and_gives_arrives_as_it_was_sent() -> None:
     axes = {"n": 1024, "impl": "plain", "share": 0.5, "flag": True, "whole": 2.0}
-    given = (replace(job("memory", "copy"), axes=axes, rival=job("memory", "copy")), 3)
+    given = (replace(job("memory", "copy"), axes=axes), 3)
     found = Anatomy(
         (TracedKernel(name="f", count=2, duration_us=1.5, grid=(4, 1, 1), registers=32),),
         (Code(name="f", ptx="ab", facts={"registers": 32.0}),),

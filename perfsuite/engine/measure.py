@@ -205,21 +205,21 @@ class Session:
 
     # Sampled.
 
-    def block(self, *, is_paired: bool = False) -> None:
+    def block(self) -> None:
         """Take a block of samples, again if the device was disturbed meanwhile.
 
-        What has enough takes none, unless another's block ``is_paired`` with it.
+        What has enough takes none.
         """
         count = len(self.blocks)
         if self.plan is not None:
-            if is_paired or count < self.plan.blocks:
+            if count < self.plan.blocks:
                 with self.timed("measure"):
                     self._take(self.plan)
-        elif isinstance(self.built, model.Scenario) and (is_paired or count < self.settings.rounds):
+        elif isinstance(self.built, model.Scenario) and count < self.settings.rounds:
             # One more play as long as the last may be too much, on any rank.
             times_us = [time_us for block in self.blocks for time_us in block.time_us]
             expected_us = sum((*times_us, *times_us[-1:]))
-            if is_paired or not times_us or self.device.agree(expected_us) <= PLAYS_US:
+            if not times_us or self.device.agree(expected_us) <= PLAYS_US:
                 with self.timed("measure"):
                     self._play(self.built)
 

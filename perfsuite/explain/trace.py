@@ -69,7 +69,7 @@ class Tracing(Struct):
     def take(self) -> model.Run:
         """Trace what the judged run needs; return it with what that took, and what was cut."""
         run = self.run
-        self._compared = {result.variant for result in run.aside if result.side is model.Side.A}
+        self._compared = {one.id for one in run.variants if one.is_paired}
         self._kinds = dict(self._needed())
         if not self._kinds:
             return run

@@ -11,7 +11,7 @@ from perfsuite import stats
 from perfsuite.boundary import MAGNITUDE, is_measurable
 from perfsuite.devices.peaks import COLLECTIVE, COMPUTE, HOST_COPY, MEMORY, TRANSFER, class_of
 from perfsuite.judge.noise import Timing, values_of_entry
-from perfsuite.judge.rule import CALL, ELSEWHERE, LIMITS, MISS, USUAL, Limits, difference, of_pairs
+from perfsuite.judge.rule import CALL, ELSEWHERE, LIMITS, MISS, Limits, difference_of
 from perfsuite.model import (
     CYCLES,
     DEVICE_TIME,
@@ -161,14 +161,8 @@ def shift_of(  # noqa: PLR0913 - both sides, and how they were taken
     others = [one for one in before if one.unit not in near]
     known, is_now, also = (_rows(side, beta) for side in (*chosen, others))
     own = max(limits.threshold, metric.threshold) if policy.threshold is None else policy.threshold
-    is_paired = call and common and [*map(len, known)] == [*map(len, is_now)]
-    if is_paired and limits is LIMITS["host"] and metric in TIMES:
-        # What a host is like in the seconds of a pair is in both sides, not in their difference.
-        found = of_pairs(_differences(known, is_now), limits)
-    else:
-        usual = USUAL * limits.threshold
-        found = difference(known, is_now, usual, also=also, cards=not common)
-
+    in_turns = bool(call and common and metric in TIMES)
+    found = difference_of(known, is_now, limits, in_turns=in_turns, also=also, cards=not common)
     floor = FLOOR_US / center[0] if metric in {TIME, ELAPSED} else 0.0
     worth = max(own, floor)
     # What scatters more than that has its spread for the smallest change.
@@ -219,12 +213,6 @@ def _rows(timings: Sequence[Timing], beta: float) -> list[list[float]]:
     """Return log durations by card, in their order."""
     by_unit = stats.grouped(timings, lambda one: one.unit)
     return [[one.y(beta) for one in by_unit[unit]] for unit in sorted(by_unit)]
-
-
-def _differences(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Return by how much B took longer in each pair, by card."""
-    rows = zip(a, b, strict=True)
-    return [[late - early for early, late in zip(*row, strict=True)] for row in rows]
 
 
 def _share(log: float) -> float:

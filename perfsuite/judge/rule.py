@@ -135,12 +135,25 @@ def difference(  # noqa: PLR0913 - both sides, and how they are taken
     return Difference(is_now - was, math.sqrt(variance), tuple(parts))
 
 
-def of_pairs(rows: Rows, limits: Limits) -> Difference:
-    """Return the change by what each pair of a host's processes differs by, in rows by card.
+def difference_of(  # noqa: PLR0913 - both sides, and how they were taken
+    a: Rows,
+    b: Rows,
+    limits: Limits,
+    *,
+    in_turns: bool,
+    also: Rows = (),
+    cards: bool = False,
+) -> Difference:
+    """Return the change from ``a`` to ``b`` of a metric of this kind.
 
-    The threshold is what pairs of a busy host scatter by as a rule (two cores: 2 to 12 %).
+    What a host is like in the seconds of a pair is in both sides, not in their difference. The
+    threshold is what pairs of a busy host scatter by as a rule (two cores: 2 to 12 %).
     """
-    return difference([], rows, limits.threshold, trim=PAIR_TRIM)
+    if in_turns and limits is LIMITS["host"] and [*map(len, a)] == [*map(len, b)]:
+        both = zip(a, b, strict=True)
+        rows = [[late - early for early, late in zip(*row, strict=True)] for row in both]
+        return difference([], rows, limits.threshold, trim=PAIR_TRIM)
+    return difference(a, b, USUAL * limits.threshold, also=also, cards=cards)
 
 
 def _trimmed(values: Sequence[float], trim: float) -> tuple[float, float, int]:

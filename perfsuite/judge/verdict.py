@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from statistics import median
+from typing import Any
 
 from msgspec import structs
 
 from perfsuite.judge import compare, noise
-from perfsuite.judge.rule import LIMITS, MISS, USUAL, Difference, difference, looks_of, within
+from perfsuite.judge.rule import LIMITS, MISS, Difference, difference_of, looks_of, within
 from perfsuite.model import (
     ENERGY,
     TIME,
@@ -25,15 +26,17 @@ from perfsuite.model import (
     Regime,
     Result,
     Run,
+    Side,
     Stage,
     Status,
     VariantRun,
     Verdict,
     Word,
     because,
+    is_host_timed,
 )
 from perfsuite.packs.select import missing_of
-from perfsuite.stats import hodges_lehmann
+from perfsuite.stats import grouped
 from perfsuite.store.sku import differs
 
 # The word where no shifts are judged, the reasons for it, changes without noise, and with it.
@@ -248,63 +251,63 @@ def judge_claims(
     """Return what became of each claim of a run, by the results of a stage, or by the last ones.
 
     Held if the interval of than / faster reaches nowhere below the ratio asked for, broken if it
-    ends below it, else unclear. What is about an exact metric is held or broken.
+    ends below it, else unclear. What is about an exact metric is held or broken. Where there are
+    pairs of a claim's own, they decide.
     """
-    policy, usual = policy or compare.Policy(), _usual(run.facts)
+    policy, found = policy or compare.Policy(), []
     results = {one.id: one.result(stage) if stage else one.last for one in run.variants}
-    found = []
+    own = grouped((each for each in run.aside if each.claim), lambda each: each.claim)
     for claim in run.instances:
-        sides = (claim.than, claim.faster)
-        try:
-            than, faster = (_values(claim, name, results, run.facts) for name in sides)
-        except _LacksError as lacking:
-            (reason,) = lacking.args
-            found.append(_claim_verdict(claim, ClaimWord.NOT_APPLICABLE, reason, policy))
-            continue
-        if claim.metric:
-            found.append(_by_metric(claim, median(than), median(faster), policy))
-            continue
-        logs, others = ([[math.log(value) for value in side]] for side in (faster, than))
-        found.append(_by_time(claim, difference(logs, others, usual), policy))
+        verdict = _claimed(claim, results, run, policy)
+        pairs = {each.variant: each for each in own.get(claim.id, ())}
+        failed = [each for each in pairs.values() if each.status is not Status.OK]
+        told = [_ended(each) for each in failed]
+        # Earlier versions measured both in one process, as side B; the run's verdict is by that.
+        is_paired = len(pairs) > 1 and any(each.side is Side.A for each in pairs.values())
+        if is_paired and not failed:
+            verdict = _claimed(claim, pairs, run, policy, in_turns=True)
+            told = [because("by_pairs", pairs=min(len(each.evidence) for each in pairs.values()))]
+        found.append(structs.replace(verdict, reasons=(*verdict.reasons, *told)))
     return tuple(found)
 
 
-def judge_abba(
-    claim: ClaimInstance, results: Sequence[Result], *, facts: DeviceFacts, policy: compare.Policy
-) -> ClaimVerdict | None:
-    """Return a claim's verdict by groups of ABBA of its two variants; None if they did not end.
-
-    A quad is two blocks of either. Each process is one value: what it does to both variants is
-    not in it.
-    """
-    if any(each.status is not Status.OK for each in results) or not results:
-        return None
-    count, values = 0, []
+def _claimed(
+    claim: ClaimInstance,
+    results: Mapping[str, Result | None],
+    run: Run,
+    policy: compare.Policy,
+    *,
+    in_turns: bool = False,
+) -> ClaimVerdict:
+    """Return a claim's verdict by one result of each side."""
+    facts, sides = run.facts, (claim.than, claim.faster)
+    regime = next((o.variant.case.regime for o in run.variants if o.id == claim.faster), "")
+    time_of = noise.estimate_of(facts.device, regime, in_turns=in_turns)
     try:
-        for processes in zip(*(result.evidence for result in results), strict=True):
-            faster, than = (
-                [math.log(median(block)) for block in process.samples("time_us")]
-                for process in processes
-            )
-            ratios = [one - other for one, other in zip(than, faster, strict=False)]
-            groups = [sum(ratios[at : at + 2]) / 2 for at in range(0, len(ratios) - 1, 2)]
-            values.append(hodges_lehmann(groups))
-            count += len(groups)
-    except ValueError:
-        return None
-    verdict = _by_time(claim, difference([], [values], _usual(facts)), policy)
-    kind = "open_by_abba" if verdict.word is ClaimWord.UNCLEAR else "decided_by_abba"
-    how = because(kind, groups=count, processes=len(values))
-    return structs.replace(verdict, reasons=(*verdict.reasons, how))
+        than, faster = (_values(claim, name, results, facts, time_of) for name in sides)
+    except _LacksError as lacking:
+        (reason,) = lacking.args
+        return _claim_verdict(claim, ClaimWord.NOT_APPLICABLE, reason, policy)
+    if claim.metric:
+        return _by_metric(claim, median(than), median(faster), policy)
+    logs, others = ([[math.log(value) for value in side]] for side in (faster, than))
+    # Its clock is in it: a claim is about time alone.
+    by_host = facts.is_host or (in_turns and is_host_timed(facts.device, regime))
+    limits = LIMITS["host" if by_host else "one clock"]
+    return _by_time(claim, difference_of(logs, others, limits, in_turns=in_turns), policy)
 
 
-def _usual(facts: DeviceFacts) -> float:
-    """Return what processes scatter by, clock included: a claim is about time alone."""
-    return USUAL * LIMITS["host" if facts.is_host else "one clock"].threshold
+def _ended(result: Result) -> Reason:
+    status = result.status.value
+    return because("ended", variant=result.variant, status=status, why=result.reason)
 
 
 def _values(
-    claim: ClaimInstance, name: str, results: Mapping[str, Result | None], facts: DeviceFacts
+    claim: ClaimInstance,
+    name: str,
+    results: Mapping[str, Result | None],
+    facts: DeviceFacts,
+    time_of: Callable[[Any], float],
 ) -> list[float]:
     """Return what each process of a side took, or has of the claim's metric."""
     if why := missing_of(claim.needs, facts):
@@ -313,15 +316,14 @@ def _values(
     if result is None:
         raise _LacksError(because("not_in_run", variant=name))
     if result.status is not Status.OK:
-        status = result.status.value
-        raise _LacksError(because("ended", variant=name, status=status, why=result.reason))
+        raise _LacksError(_ended(result))
     if claim.metric:
         values = [each.exact.get(claim.metric, math.nan) for each in result.evidence]
         if not values or any(map(math.isnan, values)):
             raise _LacksError(because("no_metric", variant=name, metric=claim.metric))
         return values
     try:
-        values = [each.time_us for each in noise.values_of(result)]
+        values = [each.time_us for each in noise.values_of(result, TIME, time_of)]
     except ValueError as error:
         raise _LacksError(because("unusable", error=str(error))) from error
     if not values:

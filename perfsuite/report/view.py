@@ -374,7 +374,8 @@ SENTENCES: Mapping[str, str] = {
     "no_build": "the old code, {code}, cannot be built: {why}; do: {remedy}",
     "old_front_door": "the old code, {code}, needs another perfsuite: {why}; do: {remedy}",
     "worse_than_waived": "worse than what is waived, {theta:signed} of {up_to:signed} ({issue})",
-    # Claims.
+    # Claims; those with abba are of earlier versions.
+    "by_pairs": "measured by {pairs} pairs of fresh processes, taking turns",
     "decided_by_abba": "decided by {groups} rounds, alternating inside {processes} processes",
     "ended": "{variant} ended as {status}: {why}",
     "excepted": "{text}",

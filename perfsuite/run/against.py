@@ -78,7 +78,7 @@ class Sides:
     def doubts(self, run: Run, verdicts: Iterable[Verdict], stage: Stage) -> dict[str, Reason]:
         """Return the verdicts of a stage about which the revision had nothing to say, and why."""
         found, revision = dict(self.missing), str(self.revision)
-        of_a = {r.variant: r for r in run.aside if r.side is Side.A and r.stage is stage}
+        of_a = {one.id: one.result(stage, Side.A) for one in run.variants}
         for name in {v.variant for v in verdicts if not v.in_turns} & self.compared:
             ended, why, remedy = of_a.get(name), "it has no usable samples", QUIET
             make = BRING if self.revision and self.revision.place else MAKE

@@ -27,7 +27,7 @@ from perfsuite.hooks import features
 from perfsuite.judge.compare import Policy
 from perfsuite.judge.noise import usable_of
 from perfsuite.judge.rule import looks_of, needs_pairs, steps_left
-from perfsuite.judge.verdict import judge, judge_abba, judge_claims
+from perfsuite.judge.verdict import judge, judge_claims
 from perfsuite.model import (
     TIME,
     BaselineEntry,
@@ -690,49 +690,43 @@ class Work:
         return {**verdicts, **told, **self.answers}
 
     def _claims(self) -> tuple[ClaimVerdict, ...]:
-        """Judge the claims by the screen; decide those left open by blocks inside one process."""
+        """Judge the claims by the screen; take pairs of both sides of those left open."""
         run = self.file.run
         # The screen's alone: what one side took minutes later is no match for the other side.
-        found = judge_claims(run, Stage.SCREEN, policy=self.judging.policy)
-        told = {each.claim: each for each in found}
+        judged = partial(judge_claims, stage=Stage.SCREEN, policy=self.judging.policy)
+        found = judged(run)
+        unclear = {each.claim for each in found if each.word is ClaimWord.UNCLEAR}
         gangs = {one.id for one in run.variants if one.variant.is_gang}
         left = [
             claim
             for claim in run.instances
-            if told[claim.id].word is ClaimWord.UNCLEAR and not {claim.faster, claim.than} & gangs
+            if claim.id in unclear and not {claim.faster, claim.than} & gangs
         ]
         if not left:
             return found
         taken = left[:MOST_CLAIMS]
-        self.listener.note(f"deciding {len(taken)} of {len(found)} claims inside one process")
+        self.listener.note(f"deciding {len(taken)} of {len(found)} claims by pairs of both sides")
         deadline = time.monotonic() + min(LIMIT_S, self.limit.left_s())
-        decided: dict[str, ClaimVerdict] = {}
+        variants = {one.id: one.variant for one in run.variants}
+        pairs, measured = self.settings.confirm_processes, set[str]()
 
         def decide(panel: Panel, share: Sequence[ClaimInstance]) -> None:
+            panel.samplings, panel.is_over = self.samplings, lambda: time.monotonic() >= deadline
             for claim in share:
-                if time.monotonic() < deadline:
-                    decided[claim.id] = self._decided(panel, claim, told[claim.id])
+                faster, than = variants[claim.faster], variants[claim.than]
+                for result in panel.measure_pair(faster, than, processes=pairs):
+                    measured.add(claim.id)
+                    with self._lock:
+                        self.file.append(replace(result, claim=claim.id))
 
         share_out(self.panels, taken, decide)
-        limit = f"not measured inside one process: the limit is {MOST_CLAIMS} claims, {LIMIT_S:g} s"
+        limit = f"no pairs of both sides: the limit is {MOST_CLAIMS} claims, {LIMIT_S:g} s"
         limit += f", within {self.limit}" if self.limit.is_set else ""
-        undecided = {claim.id: _undecided(told[claim.id], limit) for claim in left}
-        return tuple({**told, **undecided, **decided}.values())
-
-    def _decided(self, panel: Panel, claim: ClaimInstance, open_one: ClaimVerdict) -> ClaimVerdict:
-        """Measure both sides in turns inside one process; return the verdict."""
-        variants = {one.id: one.variant for one in self.file.run.variants}
-        panel.samplings = dict(self.samplings)
-        results = panel.measure_pair(
-            variants[claim.faster], variants[claim.than], processes=self.settings.confirm_processes
+        why, open_ones = because("no_abba", why=limit), {claim.id for claim in left} - measured
+        return tuple(
+            replace(each, reasons=(*each.reasons, why)) if each.claim in open_ones else each
+            for each in judged(self.file.run)
         )
-        with self._lock:
-            both = [self.file.append(replace(result, claim=claim.id)) for result in results]
-        if verdict := judge_abba(claim, both, facts=self.facts, policy=self.judging.policy):
-            return verdict
-        ended = sorted(both, key=lambda result: result.status is Status.OK)[:1]
-        why = [f"a process with both ended as {one.status.value}: {one.reason}" for one in ended]
-        return _undecided(open_one, *why) if why else open_one
 
     def _ask(self, verdicts: Mapping[str, Verdict]) -> None:
         """Take pairs with the code that entries come from, where stored numbers say no *same*.
@@ -876,7 +870,3 @@ def _ended(one: VariantRun) -> str:
     if (last := one.last) is None:
         return one.left_out.reason.partition(":")[0] if one.left_out else "it was not measured"
     return f"it ended as {last.status.value}" + (f": {last.reason}" if last.reason else "")
-
-
-def _undecided(verdict: ClaimVerdict, why: str) -> ClaimVerdict:
-    return replace(verdict, reasons=(*verdict.reasons, because("no_abba", why=why)))

@@ -70,9 +70,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     The data of the check come from ``check_seed``. ``ranks`` is 0 where no gang is needed; else the
     process joins the others at ``rendezvous``, a file. ``kernels`` are all packs' kernels, for a
     pack whose hook asks for them. ``tree`` is where code that is imported by name comes from, where
-    two revisions are compared. ``accelerator`` is the device, if a pack brings it. ``rival`` is
-    another variant, to be measured in turns with this one from the same seeds; its ``sampling`` is
-    known, if it was sampled before.
+    two revisions are compared. ``accelerator`` is the device, if a pack brings it.
     """
 
     pack: str
@@ -90,8 +88,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     kernels: tuple[model.Kernel, ...] = ()
     tree: model.Tree | None = None
     accelerator: model.Accelerator | None = None
-    rival: Job | None = None
-    sampling: model.Sampling | None = None
 
 
 _ENCODER = msgspec.json.Encoder(enc_hook=plain_value)

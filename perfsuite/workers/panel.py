@@ -89,9 +89,9 @@ def seats_of(
 class Work:
     """What is to be measured of one variant in one stage, and what was found.
 
-    With a ``rival``, another variant, each process measures both in turns. ``waves``
-    are still to come; what shares its gang is measured on so many
-    ``sides``. ``found`` has the evidence by variant and side, ``failed`` how a side ended.
+    A ``rival`` is another variant of the same code, which is side A then. ``waves`` are still to
+    come; what shares its gang is measured on so many ``sides``. ``found`` has the evidence by side,
+    ``failed`` how a side ended.
     """
 
     variant: model.Variant
@@ -101,15 +101,17 @@ class Work:
     waves: int = 0
     sides: int = 1
     wall_s: float = 0.0
-    found: dict[tuple[str, model.Side], list[model.Evidence]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
+    found: dict[model.Side, list[model.Evidence]] = field(default_factory=lambda: defaultdict(list))
     failed: dict[model.Side, EndedError] = field(default_factory=dict)
+
+    def of(self, side: model.Side) -> model.Variant:
+        """Return what the processes of a side build."""
+        return self.rival if self.rival and side is model.Side.A else self.variant
 
     @property
     def memory_bytes(self) -> int:
         """The device memory that one process of it needs."""
-        return self.variant.memory_bytes + (self.rival.memory_bytes if self.rival else 0)
+        return max(self.of(side).memory_bytes for side in model.Side)
 
     @property
     def kind(self) -> tuple[object, ...]:
@@ -120,10 +122,9 @@ class Work:
     def hand_over(self, on_result: Callable[[model.Result], object]) -> None:
         """Hand over what was found, side A first; where B failed, nothing that is good."""
         blank = model.Result(
-            variant=self.variant.id,
+            variant="",
             status=model.Status.OK,
             stage=self.stage,
-            case_version=self.variant.case.version,
             wall_s=round(self.wall_s / max(1, len(self.found)), 6),
         )
         results = [
@@ -131,12 +132,13 @@ class Work:
             for side, end in self.failed.items()
         ]
         results += [
-            doubted(replace(blank, variant=name, side=side, evidence=tuple(evidence)))
-            for (name, side), evidence in self.found.items()
+            doubted(replace(blank, side=side, evidence=tuple(evidence)))
+            for side, evidence in self.found.items()
             if not {side, model.Side.B} & self.failed.keys()
         ]
         for result in sorted(results, key=lambda each: each.side):
-            on_result(result)
+            built = self.of(result.side)
+            on_result(replace(result, variant=built.id, case_version=built.case.version))
 
 
 @dataclass(slots=True, eq=False)
@@ -240,8 +242,8 @@ class Panel(Closable):
         self._on_phase: Callable[[str, str], object] = _tell_nobody
         # The wave at work and the one that starts beside it; the one that leaves beside it.
         self._alive: list[Wave] = []
-        # What the first process of a side found of the variant, or of two, when it checked.
-        self._checked: dict[tuple[object, ...], tuple[Checked, ...]] = {}
+        # What the first process of a side found of the variant when it checked.
+        self._checked: dict[tuple[object, ...], Checked] = {}
         self._leaving: Wave | None = None
         self._tracing: Process | None = None
         self._is_stopped = threading.Event()
@@ -311,13 +313,14 @@ class Panel(Closable):
     def measure_pair(
         self, variant: model.Variant, rival: model.Variant, *, processes: int
     ) -> list[model.Result]:
-        """Measure two variants in the same processes, their blocks in turns.
+        """Measure a variant, side B, beside another one of the same code, side A.
 
-        Returns both results, the rival's last: one, if it ended early, none if it was stopped.
+        Returns the results, the rival's first: of what failed how, of nothing else if that was
+        side B. Returns none if the panel was stopped or may begin no more.
         """
         results: list[model.Result] = []
-        self._on_phase = _tell_nobody
-        self._run([Work(variant, model.Stage.CONFIRM, rival=rival)], processes, results.append)
+        self.begun, self._on_phase = {}, _tell_nobody
+        self._run([Work(variant, model.Stage.CONFIRM, True, rival)], processes, results.append)
         return results
 
     def trace(self, variant: model.Variant, side: model.Side, *, sets: int) -> Anatomy:
@@ -492,7 +495,7 @@ class Panel(Closable):
             self._hear(crew, "start")
         if following and not (is_host or is_gang) and self._fits(wave) and self._fits(following):
             self._start(following)
-        tunes = any(each.case.tunes for each in (work.variant, work.rival) if each)
+        tunes = any(work.of(seat.side).case.tunes for seat in wave.seats)
         if is_host or tunes:
             self._see_out()
             self._await_started(following)
@@ -507,20 +510,22 @@ class Panel(Closable):
             # What the others have as a result is held against what the first of their side has.
             others, known = [], []
             for crew, is_first, (found,) in zip(wave.crews, thorough, checked, strict=True):
-                names = work.variant.id, work.rival.id if work.rival else ""
-                key = (self.setup.settings.seed, *names, crew[0].side)
+                side = crew[0].side
+                key = (self.setup.settings.seed, work.of(side).id, side)
                 if is_first:
                     self._checked[key] = found
                 else:
                     others.append(crew)
-                    known.append(self._checked.get(key, ()))
+                    known.append(self._checked.get(key))
             self._all("match", others, known, is_alone=tunes)
         self._see_out()
         for crew in wave.crews:
-            given = [self.samplings.get(work.variant.id)]
-            ((sampling, *_),) = self._all("prepare", [crew], given, is_alone=True)
+            name = work.of(crew[0].side).id
+            ((sampling, *_),) = self._all(
+                "prepare", [crew], [self.samplings.get(name)], is_alone=True
+            )
             if sampling is not None:
-                self.samplings[work.variant.id] = sampling
+                self.samplings[name] = sampling
         self._await_started(following)
 
     def _start(self, wave: Wave) -> None:
@@ -530,19 +535,19 @@ class Panel(Closable):
             if all(process.resident_bytes(worker.pid) for worker in wave.workers):
                 return
             wave.close()
+        # Rivals are of the same code, also where another revision is side A.
+        setup = changed(self.setup, sides={}) if work.rival else self.setup
         for seat in () if wave.workers else wave.seats:
-            slots = self.slots_of(seat.side)
+            slots = self.slots if work.rival else self.slots_of(seat.side)
             for slot in slots[: variant.ranks] if is_gang else [slots[seat.slot]]:
                 wave.workers.append(slot.fork())
                 wave.workers[-1].side = seat.side
         more: dict[str, Any] = {}
-        if (rival := work.rival) is not None:
-            more["rival"] = job_of(rival, self.setup, sampling=self.samplings.get(rival.id))
         if is_gang:
             place = f"{self._folder.name}/{uuid.uuid4().hex}"
             more |= {"ranks": variant.ranks, "rendezvous": place}
         for seat, crew in zip(wave.seats, wave.crews, strict=True):
-            job = job_of(variant, self.setup, stage=work.stage, seat=seat, **more)
+            job = job_of(work.of(seat.side), setup, stage=work.stage, seat=seat, **more)
             # Ranks are one measurement: the first one's phases are its.
             crew[0].on_phase = partial(self._on_phase, variant.id)
             for rank, worker in enumerate(crew):
@@ -580,24 +585,20 @@ class Panel(Closable):
         is_whole = work.variant.is_gang or work.is_compared
         is_paced = work.variant.case.regime is model.Regime.PACED and "cycles" in self.facts.clocks
         stage = model.Stage.CONFIRM if is_whole else work.stage
-        # A round of two variants has several blocks of either; alone, a CPU's time decides nothing.
-        has_many = not work.rival and (work.is_compared or not self.facts.is_host)
+        # Alone, a CPU's time decides nothing.
+        has_many = work.is_compared or not self.facts.is_host
         by_host = has_many and model.is_host_timed(self.setup.device, work.variant.case.regime)
         return self.setup.settings.rounds_of(stage, is_paced=is_paced, by_host=by_host)
 
-    def _note(
-        self, work: Work, crew: Sequence[Process], answers: Sequence[tuple[model.Evidence, ...]]
-    ) -> None:
-        """Note what one process found, or all ranks of it, of a variant and of its rival."""
-        units = self._units or [self.facts.unit]
-        names = [work.variant.id, work.rival.id if work.rival else ""]
-        for name, parts in zip(names, zip(*answers, strict=True), strict=False):
-            try:
-                whole = process.merged(parts, work.variant.case.metrics)
-            except CaseError as error:
-                raise EndedError(crew[0], model.Status.ERROR, error.what) from error
-            unit = process.gang_unit(units[: len(parts)])
-            work.found[name, crew[0].side].append(replace(whole, unit=unit))
+    def _note(self, work: Work, crew: Sequence[Process], parts: Sequence[model.Evidence]) -> None:
+        """Note what one process found, or all ranks of it."""
+        units, side = self._units or [self.facts.unit], crew[0].side
+        try:
+            whole = process.merged(parts, work.of(side).case.metrics)
+        except CaseError as error:
+            raise EndedError(crew[0], model.Status.ERROR, error.what) from error
+        unit = process.gang_unit(units[: len(parts)])
+        work.found[side].append(replace(whole, unit=unit))
 
     def _see_out(self) -> None:
         """Wait until the wave that was told to leave is gone."""

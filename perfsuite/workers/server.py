@@ -19,8 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from importlib.machinery import ModuleSpec, PathFinder
-from itertools import zip_longest
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn, get_type_hints
@@ -50,9 +49,6 @@ KILL_LIMIT_S = 10.0
 _POLL_S = 0.002
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _ORPHAN_PASSES = 20
-# The orders in which the blocks of two variants alternate, so that what their worker suffers
-# cancels.
-ORDERS = ((0, 1, 1, 0), (1, 0, 0, 1))
 # What a variant ends as that raises this; whatever else it raises is an error.
 STATUSES: dict[type[BaseException], Status] = {
     WrongResultError: Status.WRONG,
@@ -245,10 +241,9 @@ class Worker:
         self._connection, self._tell = connection, tell
         self._device: Device | None = None
         self._gang: Gang | None = None
-        # A Job and its Session, and its rival's, once a variant was started.
+        # A Job and its Session, once a variant was started.
         self._job: Any = None
-        self._sides: list[Session] = []
-        self._order = random.Random()  # noqa: S311 - an order, not a secret
+        self._session: Any = None
 
     def failure(self, error: BaseException) -> Failed:
         """Say how the variant ended that raised this."""
@@ -316,52 +311,41 @@ class Worker:
                 job.device, rank=job.rank, ranks=job.ranks, rendezvous=job.rendezvous
             )
             self._announce("load")
-        session = opened(job, self._gang)
-        self._job, self._device, self._sides = job, session.device, [session]
-        if job.rival is not None:
-            rival = replace(job.rival, seed=job.seed, check_seed=job.check_seed)
-            self._sides.append(opened(rival, device=session.device))
-        self._order.seed(job.seed)
-        for side in self._sides:
-            side.announce = self._announce
-            side.phases_s["start"] = round(time.monotonic() - started, 6)
+        self._job, self._session = job, opened(job, self._gang)
+        self._device = self._session.device
+        self._session.announce = self._announce
+        self._session.phases_s["start"] = round(time.monotonic() - started, 6)
 
-    def do_check(self, is_thorough: bool) -> tuple[Checked, ...]:  # noqa: FBT001 - what a step takes
-        """Build and check; others may do the same meanwhile. Return what was found of each."""
-        for side in self._sides:
-            side.check(is_thorough=is_thorough)
-            if self._gang and not is_thorough:
-                side.match()
+    def do_check(self, is_thorough: bool) -> Checked:  # noqa: FBT001 - what a step takes
+        """Build and check; others may do the same meanwhile. Return what was found."""
+        self._session.check(is_thorough=is_thorough)
+        if self._gang and not is_thorough:
+            self._session.match()
         self._tell()
-        return tuple(side.checked for side in self._sides)
+        found: Checked = self._session.checked
+        return found
 
-    def do_match(self, known: tuple[Checked, ...]) -> None:
+    def do_match(self, known: Checked | None) -> None:
         """Match what another process found, if one did, or compare with the reference."""
-        for side, found in zip_longest(self._sides, known):
-            side.match(found)
+        self._session.match(known)
 
     def do_prepare(self, sampling: Sampling | None) -> Sampling | None:
         """Calibrate and settle, with the device to itself; return how the variant is sampled."""
-        known = sampling, self._job.rival and self._job.rival.sampling
-        chosen = [side.prepare(each) for side, each in zip(self._sides, known, strict=False)]
-        return chosen[0]
+        chosen: Sampling | None = self._session.prepare(sampling)
+        return chosen
 
     def do_measure(self, _: None) -> None:
-        """Take a block; of two variants four, ABBA or BAAB by the seed."""
-        is_paired = len(self._sides) > 1
-        for side in self._order.choice(ORDERS) if is_paired else (0,):
-            self._sides[side].block(is_paired=is_paired)
+        """Take a block."""
+        self._session.block()
 
-    def do_finish(self, _: None) -> tuple[Evidence, ...]:
+    def do_finish(self, _: None) -> Evidence:
         """Check once more, and say what was found."""
-        for side in self._sides:
-            side.recheck()
-        refuse_twins([job for job in (self._job, self._job.rival) if job])
+        self._session.recheck()
         # Where nothing of its revision was imported, the evidence says so.
-        is_its_own = refuse_strangers(self._job.tree, sys.modules.values())
-        for side in self._sides:
-            side.notes += [] if is_its_own else [NOTHING_OF_IT]
-        return tuple(replace(side.finish(), slot=self._job.slot) for side in self._sides)
+        if not refuse_strangers(self._job.tree, sys.modules.values()):
+            self._session.notes.append(NOTHING_OF_IT)
+        found: Evidence = self._session.finish()
+        return replace(found, slot=self._job.slot)
 
     def do_trace(self, asked: tuple[Job, int]) -> Anatomy:
         """Say what a launch of a variant is made of."""
@@ -376,7 +360,7 @@ class Worker:
 
     def _put_away(self) -> None:
         """Drop the variant before: its graphs and buffers must not weigh on the next."""
-        self._sides = []
+        self._session = None
         gc.collect()
         if self._device is not None:
             self._device.close()
@@ -396,8 +380,8 @@ def show(job: Job) -> None:
     session.device.close()
 
 
-def opened(job: Job, gang: Gang | None = None, device: Device | None = None) -> Session:
-    """Import a job's case, and open its device unless it is open."""
+def opened(job: Job, gang: Gang | None = None) -> Session:
+    """Import a job's case, and open its device."""
     if job.accelerator is not None and job.accelerator.folder not in {"", *sys.path}:
         sys.path.append(job.accelerator.folder)
     with contextlib.suppress(OSError):  # the folder may be gone
@@ -417,7 +401,7 @@ def opened(job: Job, gang: Gang | None = None, device: Device | None = None) -> 
                 remedy=f"its cases are {', '.join(sorted(cases))}; did the pack change meanwhile?",
             )
     how: dict[str, Any] = {"seed": job.seed, "gang": gang, "accelerator": job.accelerator}
-    device = device or protocol.open_device(job.device, **how)
+    device = protocol.open_device(job.device, **how)
     return Session(device, cases[job.case], job.axes, job.settings, job.seed, job.check_seed)
 
 
@@ -529,17 +513,6 @@ def refuse_strangers(tree: Tree | None, modules: Iterable[ModuleType]) -> bool:
             remedy=FROM_THERE,
         )
     return is_any
-
-
-def refuse_twins(jobs: Iterable[Job]) -> None:
-    """Raise ``PackError`` if several packs' folders have a module of a name that was imported.
-
-    It came from one of them, and the other pack ran with it.
-    """
-    folders = sorted({Pack(name=job.pack, origin=job.origin).place for job in jobs} - {""})
-    for name in {name.partition(".")[0] for name in sys.modules} if folders[1:] else ():
-        if all((it := PathFinder.find_spec(name, [one])) and it.origin for one in folders):
-            raise PackError(f"two packs have a module {name!r}", where=" and ".join(folders))
 
 
 def main() -> None:
