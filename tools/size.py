@@ -61,9 +61,9 @@ CORE_PATH = (
 # when this was written may not grow: each step lowers its number, and drops it at the limit.
 CORE_ALARM = 9_700
 TODAY = {
-    "core": 14_085,
+    "core": 14_065,
     "features": 3_870,
-    "core path": 5_070,
+    "core path": 5_035,
     "tests": 15_700,
     "modules": 77,
 }
