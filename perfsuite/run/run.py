@@ -710,9 +710,15 @@ class Work:
         variants = {one.id: one.variant for one in run.variants}
         pairs, measured = self.settings.confirm_processes, set[str]()
 
+        screened = {each.variant: each for each in run.results if each.stage is Stage.SCREEN}
+
         def decide(panel: Panel, share: Sequence[ClaimInstance]) -> None:
-            panel.samplings, panel.is_over = self.samplings, lambda: time.monotonic() >= deadline
+            panel.samplings, panel.is_over = self.samplings, bool
             for claim in share:
+                sides = screened[claim.faster], screened[claim.than]
+                takes_s = pairs * sum(each.wall_s / len(each.evidence) for each in sides)
+                if time.monotonic() + takes_s > deadline:
+                    continue
                 faster, than = variants[claim.faster], variants[claim.than]
                 for result in panel.measure_pair(faster, than, processes=pairs):
                     measured.add(claim.id)
