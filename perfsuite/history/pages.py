@@ -78,7 +78,6 @@ def show(
         known.sort(key=lambda one: (one.key.metric == TIME.name, one.key.case_version))
         main = {(one.key.sku, one.key.variant): one for one in known}
         names = sorted({name for _, name in main})
-        say_notes(store)
         if not names:
             what = "no run is stored" + (f" with metric {metric!r}" if metric else "")
             raise UsageError(what, where=store.where, remedy="measure: pytest --perf")
@@ -209,7 +208,6 @@ def trends(
         for each in [sku] if sku else known:
             found = store.trends(each, last=last, metrics=metric or ())
             say(f"wrote {write_trends(each, found, folder, remote_of(root))}")
-        say_notes(store)
 
 
 def open_history(root: Path) -> History:
@@ -226,12 +224,6 @@ def open_history(root: Path) -> History:
             "this project keeps no history", remedy="set perf_history, or PERFSUITE_HISTORY"
         )
     return History(url, root)
-
-
-def say_notes(store: History) -> None:
-    """Say what was damaged of what was read."""
-    for note in store.notes:
-        say(f"note: {note}", stderr=True)
 
 
 def _say_series(series: Series, last: int) -> None:
