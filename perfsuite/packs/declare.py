@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
@@ -219,12 +217,8 @@ def case(
     It returns a ``Workload``, ``Inspection`` or ``Scenario``. Points are those of ``operator``.
     """
     points = {model.Tier.SMOKE: smoke, model.Tier.NIGHTLY: nightly, model.Tier.FULL: full}
-    axes = fields.get("axes")
-    if axes is None:
-        every = [(tier, each) for tier, some in points.items() for each in grid(some)]
-    else:
-        every = _by_axes(points, fields)
-    return lambda build: _case(build, _axes_of(build) if axes is None else axes, every, fields)
+    every = [(tier, each) for tier, some in points.items() for each in grid(some)]
+    return lambda build: _case(build, _axes_of(build), every, fields)
 
 
 def _case(
@@ -249,22 +243,6 @@ def _case(
     points = tuple(bound.values())
     values = {name: tuple(dict.fromkeys(point[name] for _, point in points)) for name in names}
     return model.Case(build=build, axes=values, points=points, **fields)
-
-
-def _by_axes(
-    points: Mapping[model.Tier, Any], fields: dict[str, Any]
-) -> list[tuple[model.Tier, dict[str, model.Scalar]]]:
-    """Return points as packs of API 1 say them: products of axes, and what is left out of them."""
-    told = "case(axes=...) goes with API 3: list the points of each tier, as operator says"
-    with suppress(DeprecationWarning):  # where warnings are errors an old pack would be none
-        warnings.warn(told, DeprecationWarning, stacklevel=3)
-    axes, only = fields.pop("axes"), fields.pop("only", None)
-    return [
-        (tier, each)
-        for tier, some in points.items()
-        for each in grid({name: [*values] for name, values in {**axes, **dict(some)}.items()})
-        if not only or only(**each)
-    ]
 
 
 def _axes_of(function: Function) -> tuple[str, ...]:

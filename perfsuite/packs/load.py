@@ -210,8 +210,6 @@ def _imported(source: model.Pack) -> Any:
         loader.exec_module(module)
     except (Exception, SystemExit) as error:
         remedy = "make the pack importable; what needs a GPU library belongs in a case's builder"
-        if re.search("'module' object is not callable|no attribute 'gpu'", str(error)):
-            remedy = "call a function: the need for a GPU is perfsuite.cuda(), not perfsuite.gpu()"
         raise source.refuse(f"importing the pack raised {told(error)}", remedy=remedy) from error
     return module
 
