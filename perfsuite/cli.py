@@ -789,8 +789,8 @@ def new_pack(
     """Write the pack ``name`` and return its folder, by default ``NAME-perf`` in the current one.
 
     For a ``repo`` there is CI as well: GitHub looks for it at the top of a repository alone.
-    All of it or nothing is written. A name that cannot be a pack's or is ``taken``, and a folder
-    that exists or cannot be written, is a ``UsageError``.
+    A name that cannot be a pack's or is ``taken``, and a folder that exists or cannot be written,
+    is a ``UsageError``.
     """
     if not NAME.match(name) or len(name) > LONGEST or name in TAKEN_NAMES:
         raise UsageError(
@@ -812,20 +812,13 @@ def new_pack(
     named = RENAMED | {"package": words["package"]}
     remedy = "name a folder that can be written with --folder DIR"
     with refusing("cannot write the pack", place.absolute(), remedy=remedy, kind=UsageError):
-        # Beside the place first, then moved there at once.
-        place.parent.mkdir(parents=True, exist_ok=True)
-        beside = place.with_name(f".{place.name}.{os.getpid()}.tmp")
-        try:
-            found = sorted(TEMPLATES.rglob(f"*{SUFFIX}"))
-            for template in (f for f in found if repo or TEMPLATES / "github" not in f.parents):
-                parts = template.relative_to(TEMPLATES).with_suffix("").parts
-                file = beside.joinpath(*(named.get(part, part) for part in parts))
-                file.parent.mkdir(parents=True, exist_ok=True)
-                text = Template(template.read_text("utf-8")).substitute(words)
-                file.write_text(text, encoding="utf-8")
-            beside.rename(place)
-        finally:
-            shutil.rmtree(beside, ignore_errors=True)
+        found = sorted(TEMPLATES.rglob(f"*{SUFFIX}"))
+        for template in (f for f in found if repo or TEMPLATES / "github" not in f.parents):
+            parts = template.relative_to(TEMPLATES).with_suffix("").parts
+            file = place.joinpath(*(named.get(part, part) for part in parts))
+            file.parent.mkdir(parents=True, exist_ok=True)
+            text = Template(template.read_text("utf-8")).substitute(words)
+            file.write_text(text, encoding="utf-8")
     return place
 
 

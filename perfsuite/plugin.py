@@ -73,26 +73,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     if config.getoption("help"):  # nothing is run, and not all options are read
         return
-    _refuse_other_root(config)
     config.pluginmanager.register(PerfSession(config), "perfsuite-session")
-
-
-def _refuse_other_root(config: pytest.Config) -> None:
-    """Refuse a root that pytest took from an option's value: it looks at all that is a path."""
-    here, root = config.invocation_params.dir, config.rootpath
-    is_own = here == root or (config.inipath and here.is_relative_to(root))
-    if is_own or config.args_source is pytest.Config.ArgsSource.ARGS:
-        return
-    values = [config.getoption(f"perf_{name}") or "" for name in ("report", "against_env")]
-    values += config.getoption("perf_packs")
-    for value in (here / value for value in values):
-        is_apart = not (value.is_relative_to(here) and here.is_relative_to(root))
-        if value.exists() and value.is_relative_to(root) and is_apart:
-            raise pytest.UsageError(
-                f"pytest took {str(root)!r} for the project's root, from an option"
-                "\n  do: write '=' before it, as in --perf-report=DIR and --perf-packs=PATH, "
-                f"or add --rootdir={here}"
-            )
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -143,7 +143,7 @@ def test_another_pack_adds_an_implementation(
         load_pack("wrong", written(tmp_path, "wrong", OTHER.format(case="own.scala")))
     found = load_pack("alone", written(tmp_path, "alone", OTHER.format(case="own2.scale")))
     note = found.pack.note.partition(":")[0]
-    assert (found.cases, note) == ({}, "own2 not installed (did you mean own?)")
+    assert (found.cases, note) == ({}, "own2 not installed")
 
 
 @pytest.mark.parametrize(
@@ -153,8 +153,6 @@ def test_another_pack_adds_an_implementation(
         ('"n": 5000, "impl": "plain"', '"n": 5000, "impl": "planes"', "impl='planes'"),
         ('{"n": 5000', '{"m": 5000', "binds m, impl; its axes are n, impl"),
         ("@scale.reference", "", "scale has no reference"),
-        ("rng, *, n", "rng, n", "take n by position"),
-        ("_late(ctx, *, n)", "_late(ctx, *, n, m)", "takes m, which is no axis: axes are n, impl"),
     ],
 )
 def test_a_bad_operator_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:

@@ -355,15 +355,6 @@ def test_what_cannot_be_done_is_one_clear_error(
     assert told in str(caught.value)
 
 
-def test_a_root_taken_from_an_option_is_refused(
-    project: pytest.Pytester, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    elsewhere = str(tmp_path_factory.mktemp("elsewhere"))
-    with pytest.raises(pytest.UsageError, match=r"pytest took .* for the project's root"):
-        configured(project, "--perf-device", "fake", "--perf-report", elsewhere)
-    configured(project, f"--perf-report={elsewhere}")
-
-
 def configured(project: pytest.Pytester, *args: str) -> pytest.Config:
     """Return what pytest makes of the arguments of a session that perfsuite does not refuse."""
     config = project.parseconfig("-p", "perfsuite.plugin", "--perf", *args)

@@ -125,11 +125,6 @@ class Operator:
         if not (self._reference and self.implementations):
             lacks = "implementation" if self._reference else "reference"
             raise ValueError(f"operator {self.name!r} has no {lacks}: add @{self.name}.{lacks}")
-        _, *axes = inspect.signature(self._inputs).parameters.values()
-        if wrong := [each.name for each in axes if each.kind is not each.KEYWORD_ONLY]:
-            what = f"the inputs of operator {self.name!r} take {', '.join(wrong)} by position"
-            raise ValueError(f"{what}: write the axes behind *, as in inputs(rng, *, n)")
-        self._check_axes([*_axes_of(self._inputs), IMPL])
         needs = [*self._fields.get("needs", ())]
         for each in self.implementations.values():
             needs += [need.when(**dict(need.axes), **{IMPL: each.name}) for need in each.needs]
@@ -148,17 +143,6 @@ class Operator:
             for beats in each.beats
         ]
         return [made, *claims]
-
-    def _check_axes(self, known: Sequence[str]) -> None:
-        """Raise ValueError for a function that needs an axis which there is not."""
-        own = (each.function for each in self.implementations.values())
-        for function in filter(None, (*own, self._reference, self._exact, *self._wrong)):
-            for each in inspect.signature(function).parameters.values():
-                is_axis = each.kind is each.KEYWORD_ONLY and each.default is each.empty
-                if is_axis and each.name not in known:
-                    name = getattr(function, "__name__", "a function")
-                    what = f"{name}() of operator {self.name!r} takes {each.name}, which is no axis"
-                    raise ValueError(f"{what}: axes are {', '.join(dict.fromkeys(known))}")
 
     def _all(self) -> Iterator[tuple[model.Tier, model.Axes]]:
         each_point = [(t, p) for t, points in self._points.items() for p in grid(points)]
