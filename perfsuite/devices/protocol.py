@@ -523,9 +523,13 @@ class JoinedGang(Gang):
 
     def gather(self, text: str) -> list[str]:
         """Return what each rank gave, by rank."""
-        found = [""] * self.ranks
-        self._dist.all_gather_object(found, text, group=self._control)
-        return found
+        # Bytes in tensors: dist.all_gather_object would pickle, and unpickle what peers send.
+        own = text.encode()
+        most = int(self.agree(len(own)))
+        padded = self._torch.tensor(list(own.ljust(most + 1, b"\0")), dtype=self._torch.uint8)
+        found = [self._torch.empty_like(padded) for _ in range(self.ranks)]
+        self._dist.all_gather(found, padded, group=self._control)
+        return [bytes(each.tolist()).rstrip(b"\0").decode() for each in found]
 
     def leave(self) -> None:
         """Part from the others, all at once."""
