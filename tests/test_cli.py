@@ -130,15 +130,6 @@ def test_a_table_fits_the_screen_and_is_not_padded(
         assert "smoke   its cod" in " ".join(lines)
 
 
-def test_a_closed_standard_output_is_an_error(
-    perfsuite: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "stdout", None)
-    code, said = perfsuite("baseline", "show")
-    assert code == 2
-    assert said == "perfsuite: standard output is closed\n  do: redirect it: >/dev/null\n"
-
-
 def test_run_checks_and_launches_a_variant(perfsuite: Command) -> None:
     code, said = perfsuite("run", "steady.double[n=100]", *PACK, "--device", "fake")
     assert code == 0, said

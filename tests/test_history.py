@@ -444,11 +444,6 @@ def test_the_history_is_where_the_project_s_settings_say(
     assert (code, "keeps no history" in said) == (2, True)
     monkeypatch.setenv("PERFSUITE_HISTORY", "postgresql://x/y")
     assert url_of(project) == "postgresql://x/y"
-    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
-    monkeypatch.delitem(sys.modules, "perfsuite.history.store")
-    for args in ((COPY,), ("trends",), ("import", "x")):
-        code, said = perfsuite("history", *args)
-        assert (code, "pip install sqlalchemy" in said) == (2, True)
 
 
 def damage(path: Path, statement: str) -> None:

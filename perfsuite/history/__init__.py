@@ -66,7 +66,7 @@ def perf_past(run: Run, config: Config, steps: Steps | None) -> Past:
         return steps.take("history not stored", known, nothing, remedy=later)
     try:
         return known()
-    except (PerfError, ImportError) as error:  # a page is made without
+    except PerfError as error:  # a page is made without
         return {}, (f"the history is not shown: {in_a_line(error)}",)
 
 

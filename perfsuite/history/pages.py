@@ -211,13 +211,9 @@ def trends(
 
 
 def open_history(root: Path) -> History:
-    """Open it; ``UsageError`` where there is none or a library is missing."""
-    try:
-        from perfsuite.history.store import History, url_of
-    except ImportError as error:
-        raise UsageError(
-            f"a history needs {error.name}", remedy=f"pip install {error.name}"
-        ) from error
+    """Open it; ``UsageError`` where there is none."""
+    from perfsuite.history.store import History, url_of
+
     url = url_of(root)
     if not url:
         raise UsageError(

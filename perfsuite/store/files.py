@@ -232,9 +232,7 @@ def read_json(text: bytes, *, where: str, line: int = 1) -> dict[str, Any]:
     except JSONDecodeError as error:
         spot = f"{where}, line {line + error.lineno - 1}, column {error.colno}"
         raise damaged(f"not valid JSON: {error.msg}", spot) from error
-    except RecursionError as error:
-        raise damaged("nested too deeply", f"{where}, line {line}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise damaged(str(error), f"{where}, line {line}") from error
     if not isinstance(value, dict):
         told = f"expected an object, not {reprlib.repr(value)}"

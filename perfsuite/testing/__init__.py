@@ -202,7 +202,7 @@ def _faults(listed: Pack, loaded: LoadedPack) -> Iterator[Fault]:
         shown = [each for each in listed.ceilings[ceiling] if each.case.name == case.name]
         if not shown or not all(each.work and per_launch(each.work, ceiling)[0] for each in shown):
             what = f"case {case.name!r} has no variant for ceiling {ceiling!r}, or one without it"
-            yield what, "check its ceilings, only and work"
+            yield what, "check its ceilings and work"
     named = {claim.than.partition(".")[0] for claim in listed.claims} - {listed.name}
     others = load_catalogue([s for s in discover(Path()) if s.name in named], tier=Tier.FULL)
     known = [variant for pack in (listed, *others) for variant in pack.variants]
@@ -210,7 +210,7 @@ def _faults(listed: Pack, loaded: LoadedPack) -> Iterator[Fault]:
     for claim in loaded.claims:
         if f"{listed.name}.{claim.case}:{claim.name}" not in bound:
             what = f"claim {claim.name!r} binds no two variants in any tier"
-            yield what, "check its faster, than and at, and the case's only"
+            yield what, "check its faster, than and at"
 
 
 def _shipped_faults(listed: Pack) -> Iterator[Fault]:
