@@ -240,7 +240,9 @@ def test_bad_nights_make_no_change_point_and_another_card_says_so(lite: History)
     assert time_of(lite).change_points == ()
     store(lite, *(night(n, {"copy": 310.0 + n / 50}, unit=OTHER_UNIT) for n in range(30, 40)))
     (change,) = time_of(lite).change_points or ()
+    (row,) = lite.trends(SKU, metrics=["time_us"])
     assert change.is_other_unit
+    assert row.change_points == (change,)
 
 
 def test_a_run_s_own_past_is_of_its_product_and_newest_version(lite: History) -> None:

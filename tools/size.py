@@ -61,10 +61,10 @@ CORE_PATH = (
 # when this was written may not grow: each step lowers its number, and drops it at the limit.
 CORE_ALARM = 9_700
 TODAY = {
-    "core": 14_001,
-    "features": 3_798,
+    "core": 13_997,
+    "features": 3_795,
     "core path": 5_070,
-    "tests": 15_614,
+    "tests": 15_616,
     "modules": 77,
 }
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}

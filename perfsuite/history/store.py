@@ -185,9 +185,8 @@ moves = sa.Table(
 )
 KEY, MOVE = SeriesKey.__struct_fields__, BaselineMove.__struct_fields__
 LABEL = ("run", "started", "commit")
-# What a point says; on a page of all series only the first two.
+# What a point says.
 POINT = ("center", "why_not", "values", "between", "word", "theta", "low", "high")
-FEW = POINT[:2]
 
 
 def url_of(root: Path, known: str | None = None) -> str:
@@ -402,7 +401,7 @@ class History(Closable):
         where = points.c.sku == sku
         if metrics:
             where &= points.c.metric.in_(sorted(metrics))
-        found = self._read(where, last=last, names=FEW)
+        found = self._read(where, last=last)
         return [replace(each, change_points=change_points(each.valid)) for each in found]
 
     def skus(self) -> list[str]:
@@ -411,15 +410,10 @@ class History(Closable):
             rows = connection.execute(select(points.c.sku).distinct().order_by(points.c.sku)).all()
         return [plain(cell) for (cell,) in rows]
 
-    def _read(
-        self, where: sa.ColumnElement[bool], *, last: int = 0, names: Sequence[str] = POINT
-    ) -> list[Series]:
-        """Return the series of the points that are asked for, if asked of the ``last`` runs only.
-
-        ``names`` are what a point says.
-        """
+    def _read(self, where: sa.ColumnElement[bool], *, last: int = 0) -> list[Series]:
+        """Return the series of the points asked for, of the ``last`` runs only if that is given."""
         columns = (*(points.c[name] for name in KEY), *(runs.c[name] for name in LABEL))
-        query = select(*columns, *(points.c[name] for name in names))
+        query = select(*columns, *(points.c[name] for name in POINT))
         where &= points.c.part == ""
         query = query.join(runs).where(where)
         with self.connected() as connection:
@@ -436,7 +430,7 @@ class History(Closable):
         keyed = grouped(rows, lambda row: row[: len(KEY)])
         found = {
             self._sound(SeriesKey, KEY, key): tuple(
-                self._sound(Point, (*LABEL, *names), row[len(KEY) :]) for row in own
+                self._sound(Point, (*LABEL, *POINT), row[len(KEY) :]) for row in own
             )
             for key, own in keyed.items()
         }
