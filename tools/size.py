@@ -61,8 +61,8 @@ CORE_PATH = (
 # when this was written may not grow: each step lowers its number, and drops it at the limit.
 CORE_ALARM = 9_700
 TODAY = {
-    "core": 13_997,
-    "features": 3_795,
+    "core": 13_991,
+    "features": 3_793,
     "core path": 5_070,
     "tests": 15_616,
     "modules": 77,

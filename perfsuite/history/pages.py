@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
@@ -25,7 +24,7 @@ from perfsuite.run.config import Config
 from perfsuite.run.project import find_project, say, say_table, stored_run, with_baselines
 from perfsuite.run.run import why
 from perfsuite.stats import grouped
-from perfsuite.store.files import encode, refusing, replace_file
+from perfsuite.store.files import FILE_NAME, encode, refusing, replace_file
 from perfsuite.store.git import remote_of
 
 if TYPE_CHECKING:
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from perfsuite.report.data import VariantView
 
 BARS = "▁▂▃▄▅▆▇█"
-# A shared history may hold any text: what is no id of ours is no folder.
-RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,80}")
 WORDS = ("slower", "worse", "faster", "better")
 # So many shifts one way in a row are no innocent steps.
 LEAST_STEPS = 3
@@ -307,7 +304,8 @@ def write_trends(sku: str, found: Sequence[Series], folder: Path, remote: str = 
         pages={
             run
             for _, run, _ in runs
-            if RUN_ID.fullmatch(run) and (folder / run / files.PAGE).is_file()
+            # A shared history may hold any text: what is no id of ours is no folder.
+            if FILE_NAME.match(run) and (folder / run / files.PAGE).is_file()
         },
         width=SPARK_WIDTH,
         height=SPARK_HEIGHT,
