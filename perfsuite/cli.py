@@ -124,6 +124,9 @@ def version_option(
     """GPU performance regression suite. Measuring itself is: pytest --perf."""
 
 
+Newest = Annotated[
+    str, typer.Argument(metavar="RUN", help="A run file or id; the newest if left out")
+]
 _select = typer.Option("--select", metavar="EXPR", help=f"As --perf-select: {GRAMMAR}")
 Select = Annotated[str, _select]
 Selected = Annotated[list[str] | None, _select]
@@ -293,9 +296,7 @@ def make_pack(
 
 @app.command()
 def report(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run file or id; the newest if left out")
-    ] = "",
+    run: Newest = "",
     folder: Annotated[
         Path, typer.Option("--folder", metavar="DIR", help="Where to write it")
     ] = Path("reports"),
@@ -451,15 +452,13 @@ def accept(
 
 @baseline_commands.command()
 def reset(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run's id; the newest that ended if left out")
-    ] = "",
+    run: Newest = "",
     select: Selected = None,
     baselines: BaselinesOption = None,
 ) -> None:
     """Compare later runs with this one where there is no baseline.
 
-    Without a reset the first run counts.
+    Without a reset the first run counts. The newest is the newest that ended.
     """
     from perfsuite.run.accept import reset as refer
 
@@ -546,8 +545,6 @@ def commands() -> typer.Typer:
 def main() -> None:
     """Run the command; a deliberate error is its message and exit code 2, without a traceback."""
     try:
-        if sys.stdout is None:  # whoever started it has closed it: nothing could be said
-            raise UsageError("standard output is closed", remedy="redirect it: >/dev/null")
         remedy = "change to a folder that is there: cd"
         with refusing("the current folder is gone", "", remedy=remedy, kind=UsageError):
             Path.cwd()

@@ -220,7 +220,7 @@ class Feature:
     def perf_past(  # type: ignore[empty-body]
         self, run: model.Run, config: Config, steps: Steps | None
     ) -> tuple[Mapping[str, Any], Sequence[str]]:
-        """Return what is known of a run's variants, and what of that was damaged.
+        """Return what is known of a run's variants, and notes on what is not.
 
         A new run is kept first. It has ``steps``: what fails is one of them, and costs nothing
         else. Called again once the run was accepted.

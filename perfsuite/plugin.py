@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import math
 import os
 import shutil
@@ -256,11 +255,6 @@ class PerfSession:
                 "claim": {each.id: (each.pack, each) for each in chosen.claims},
                 "broken_pack": {p.name: (p.name, p) for p in chosen.packs if p.error},
             }
-        gc.disable()  # what is collected stays: looking for garbage in it takes a tenth of the time
-
-    def pytest_collection_finish(self) -> None:
-        """Look for garbage again."""
-        gc.enable()
 
     @property
     def _is_dry(self) -> bool:

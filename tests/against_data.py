@@ -21,7 +21,7 @@ import perfsuite
 from perfsuite import Workload
 import speed
 
-@perfsuite.case(axes={"impl": ["one", "two"]}, source="made up")
+@perfsuite.case(smoke={"impl": ["one", "two"]}, source="made up")
 def double(ctx, impl):
     """Double eight numbers."""
     def fn(values):

@@ -13,7 +13,7 @@ PACK = '''
 import sys
 import perfsuite
 
-@perfsuite.case(axes={"n": [1, 2]}, source="made up")
+@perfsuite.case(smoke={"n": [1, 2]}, source="made up")
 def double(ctx, n):
     """Double eight numbers, wrong if n is 2."""
     print("a worker speaks")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from perfsuite.model import Variant, Work, variant_id
-from perfsuite.prove.collect import Night, Process, Raw, Reading, Wave, read_raw
+from perfsuite.model import Block, Evidence, Variant, Work, variant_id
+from perfsuite.prove.collect import Night, Raw, Reading, Wave, read_raw
 
 NIGHTS = Path(__file__).parents[1] / "docs/proof/nights"
 HEADER = read_raw([NIGHTS / "20261121-one-card-1.jsonl.gz"])[0].header
@@ -29,8 +29,9 @@ def night(
     return Night(name="made up", header=own, waves=tuple(waves), readings=tuple(readings))
 
 
-def processes(times: Sequence[float], cycles: Sequence[float]) -> tuple[Process, ...]:
-    return tuple(Process(time_us=(t,), cycles=(c,)) for t, c in zip(times, cycles, strict=True))
+def process(time_us: float, cycles: float) -> Evidence:
+    block = Block(time_us=(time_us,), cycles=(cycles,))
+    return Evidence(slot=0, seed=0, unit="unit0", blocks=(block,))
 
 
 def made_up(
@@ -42,17 +43,17 @@ def made_up(
     work = Work(read_bytes=6.5e8, write_bytes=6.5e8)
     variants = [variant("copy", each, work) for each in (0.0, *changes)]
 
-    def drawn(center: float, count: int) -> tuple[Process, ...]:
+    def drawn(center: float, unit: str, count: int) -> tuple[Evidence, ...]:
         times = [center * math.exp(rnd.gauss(0, between)) for _ in range(count)]
-        return processes(times, [1600 * time for time in times])
+        return tuple(replace(process(time, 1600 * time), unit=unit) for time in times)
 
     found = []
     for one in variants:
         center = 300 * (1 + float(one.axes["change"]))
-        for unit in range(units):
-            alone = Wave(variant=one.id, unit=f"unit{unit}", wall_s=1.0)
+        for unit in (f"unit{number}" for number in range(units)):
+            alone = Wave(variant=one.id, unit=unit, wall_s=1.0)
             for _ in range(many):
-                found.append(replace(alone, processes=drawn(center, 3)))
-                pairs = replace(alone, processes=drawn(center, 6), beside=drawn(300, 6))
-                found.append(pairs)
+                found.append(replace(alone, processes=drawn(center, unit, 3)))
+                both = {"processes": drawn(center, unit, 6), "beside": drawn(300, unit, 6)}
+                found.append(replace(alone, **both))
     return Raw((night(variants, found),))

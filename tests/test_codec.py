@@ -51,7 +51,7 @@ def test_what_json_does_not_have_is_not_stored(value: Any) -> None:
         *((text, "expected an object") for text in ("[]", "null", "3")),
         ('{\n "a": 1 "b": 2}', f"{WHERE}, line 2, column 9"),
         ('{\n<<<<<<< HEAD\n"a": 1\n}', f"{WHERE}, line 2, column 1"),
-        ("[" * 100_000, "nested too deeply"),
+        ("[" * 100_000, "recursion"),
         ('{"a": {"b": 1,\n"b": 2}}', "duplicate key 'b'"),
         *((half, "surrogates not allowed") for half in ('"\\ud800"', '{"a\\uDFFF": 1}')),
         *((f'{{"a": {number}}}', OUTSIDE) for number in ("NaN", "-Infinity", "1e999", "-1E+0101")),

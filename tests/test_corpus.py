@@ -96,7 +96,8 @@ def cards() -> Iterator[tuple[str, Any]]:
         waves: dict[str, dict[str, list[Any]]] = {}
         for wave in (body for kind, body in lines if kind == "Wave" and body.get("processes")):
             waves.setdefault(wave["variant"], {}).setdefault(wave["unit"], []).extend(
-                wave["processes"]
+                {n: [each[n][0] for each in process["blocks"]] for n in ("time_us", "cycles")}
+                for process in wave["processes"]
             )
         units = sorted({unit for each in waves.values() for unit in each})
         for before in units:

@@ -143,7 +143,7 @@ def test_another_pack_adds_an_implementation(
         load_pack("wrong", written(tmp_path, "wrong", OTHER.format(case="own.scala")))
     found = load_pack("alone", written(tmp_path, "alone", OTHER.format(case="own2.scale")))
     note = found.pack.note.partition(":")[0]
-    assert (found.cases, note) == ({}, "own2 not installed (did you mean own?)")
+    assert (found.cases, note) == ({}, "own2 not installed")
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,6 @@ def test_another_pack_adds_an_implementation(
         ("@scale.reference", "", "scale has no reference"),
         ("rng, *, n", "rng, n", "take n by position"),
         ("_late(ctx, *, n)", "_late(ctx, *, n, m)", "takes m, which is no axis: axes are n, impl"),
-        ("perfsuite.cuda()", "perfsuite.gpu()", "is perfsuite.cuda(), not perfsuite.gpu()"),
     ],
 )
 def test_a_bad_operator_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:

@@ -28,7 +28,7 @@ BLOCK = Settings().samples
 def made(build: Callable[[Any], Any], **fields: Any) -> Case:
     """Return a case of a builder without axes of its own."""
 
-    @case(axes={"n": [64]}, source="made up", **fields)
+    @case(smoke={"n": [64]}, source="made up", **fields)
     def own(ctx: Any, n: int) -> Any:
         """Do so."""
         return build(ctx)

@@ -40,9 +40,6 @@ def section(fields: str) -> str:
     return hook("perf_report_section", "run", f"return perfsuite.Section({fields})")
 
 
-MUTE = "type('O', (Exception,), {'__str__': None})"
-
-
 def test_the_catalogue_names_the_module_and_does_not_import_it(tmp_path: Path) -> None:
     from perfsuite.workers.process import load_catalogue
 
@@ -90,7 +87,6 @@ def test_a_hook_that_raises_is_a_note_once_and_harms_no_other(tmp_path: Path) ->
         (hook("perf_result", "outcome", "pass"), "outcome"),
         (hook("perf_report_section", "run", "return 'text'"), "no perfsuite.Section"),
         (hook("perf_report_section", "run", "return 5"), "TypeError"),
-        (hook("perf_result", "result, variant", f"raise {MUTE}"), "cannot say"),
         (section("title='a', text=5"), "holds what is no text"),
         (section("title='a', rows=[('b',)]"), "0 columns and a row of 1"),
     ],
@@ -111,10 +107,9 @@ def test_a_module_of_the_same_name_elsewhere_is_not_taken_for_the_pack_s(tmp_pat
 
 
 def test_a_long_table_is_cut_and_says_so(tmp_path: Path) -> None:
-    text = section("title='a', columns=('n',), rows=[('1',)] * 60_000")
+    text = section("title='a', columns=('n',), rows=[('1',)] * 5002")
     (cut,) = Listeners([pack_of(tmp_path, text)]).sections(data.run_of())
-    assert len(cut.rows) == 50_000
-    assert cut.text == " The table ends after 50000 of 60000 rows."
+    assert (len(cut.rows), cut.text) == (5000, " 2 more rows are not shown.")
 
 
 def test_what_a_hook_changes_is_its_own_copy(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ PACK = """
 import os, pathlib, time
 import perfsuite
 
-@perfsuite.case(axes={"us": [100, 200, 300, 400]}, source="made up")
+@perfsuite.case(smoke={"us": [100, 200, 300, 400]}, source="made up")
 def double(ctx, us):
     '''Double numbers.'''
     if us == 300 and not pathlib.Path("go").exists():

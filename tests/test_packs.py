@@ -19,8 +19,8 @@ GOOD = """
     import perfsuite
     from perfsuite import Claim, Work, case
 
-    @case(axes={"n": [1, 2], "impl": ["a", "b"]}, smoke={"n": [1]}, source="a book",
-          work=lambda n, **_: Work(flops=n))
+    @case(smoke={"n": 1, "impl": ["a", "b"]}, nightly={"n": [1, 2], "impl": ["a", "b"]},
+          source="a book",          work=lambda n, **_: Work(flops=n))
     def softmax(ctx, n, impl):
         '''Do something.'''
 
@@ -203,7 +203,7 @@ RETURNED = "return [softmax, fast]"
         ("Do something.", r"\x1b[2Jx", "has control characters"),
         ("Do something.", "Do so. " * 1000, "more than 4000"),
         ("a book", " ", "no source"),
-        ('"n": [1, 2]', '"n": [1, 2], "tag": [1]', "'tag' has a reserved name"),
+        (GOOD, GOOD.replace("impl", "tag").replace("hooktag", "hookimpl"), "a reserved name"),
         ('"n": [1, 2]', '"n": [1, 2.5, float("inf")]', "inf"),
         ('"n": [1, 2]', '"n": [1, "a b"]', "'a b'"),
         ('"n": [1, 2]', '"n": [1, 1e300]', "1e+300"),
@@ -211,7 +211,7 @@ RETURNED = "return [softmax, fast]"
         ('"n": [1, 2]', '"n": [1, (2,)]', "a tuple"),
         ('"n": [1, 2]', '"n": [1, 10**5000]', "an integer of very many digits"),
         ('"impl": ["a"', f'"impl": ["{"z" * 201}", "a"', "has 201 characters, more than 200"),
-        *(('smoke={"n": [1]}, ', f'ranks="n", smoke={{"n": [{odd}]}}, ', "holds ranks and has the")
+        *(('smoke={"n": 1', f'ranks="n", smoke={{"n": [{odd}]', "holds ranks and has the")
           for odd in ("0", "-1", "'two'", "1.5", "True")),
         ('source="a book"', 'name="../up", source="x"', "'../up'"),
         *(('source="a book"', f'source="x", metrics=[perfsuite.Metric({odd})]', said)

@@ -47,7 +47,7 @@ import perfsuite
 from perfsuite import Work, case, on_device
 
 def declared(name, **fields):
-    @case(name=name, axes={"n": [1000, 4000]}, smoke={"n": [1]}, source="a book",
+    @case(name=name, smoke={"n": 1}, nightly={"n": [1000, 4000]}, source="a book",
           work=lambda n: Work(read_bytes=3 * n, write_bytes=n, flops=2 * n, rate_dtype="fp7"),
           ceilings={"hbm": lambda n: n == 4000, "fp7": lambda n: n == 1000}, **fields)
     def build(ctx, n):

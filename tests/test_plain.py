@@ -79,8 +79,8 @@ BIG = 2**53
     ("got", "want", "why"),
     [
         (b"abc", bytearray(b"abc"), ""),
-        (b"abd", b"abc", "place 2 is b'd', not b'c'"),
-        (b"abc", b"abcd", "3 long, not 4"),
+        (b"abd", b"abc", "from place 2 on it is b'd', not b'c'"),
+        (b"abc", b"abcd", "from place 3 on it is b'', not b'd'"),
         ("abc", b"abc", "'abc', not b'abc'"),
         ([1, 2, 3], (1, 2, 3), ""),
         ([1, 2, 4], [1, 2, 3], "worst at [2]: got 4, expected 3; relative error"),

@@ -43,17 +43,17 @@ def workload(ctx, time_us, factor=2):
         wrong=lambda values: [3 * value for value in values],
     )
 
-@perfsuite.case(axes={"impl": ["naive", "good"]}, source="made up")
+@perfsuite.case(smoke={"impl": ["naive", "good"]}, source="made up")
 def double(ctx, impl):
     """Double eight numbers."""
     return workload(ctx, 200.0 if impl == "naive" else 100.0)
 
-@perfsuite.case(axes={"n": [1]}, source="made up")
+@perfsuite.case(smoke={"n": [1]}, source="made up")
 def wrong(ctx, n):
     """Return something else."""
     return workload(ctx, 100.0, factor=5)
 
-@perfsuite.case(axes={"n": [1]}, source="made up", needs=[perfsuite.cuda()])
+@perfsuite.case(smoke={"n": [1]}, source="made up", needs=[perfsuite.cuda()])
 def elsewhere(ctx, n):
     """Need what is not here."""
 

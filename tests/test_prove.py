@@ -8,11 +8,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from proof_data import HEADER, made_up, night, variant
+from proof_data import HEADER, made_up, night, process, variant
 
 from perfsuite.boundary import StoreError
 from perfsuite.model import Evidence, Result, Stage, Status, Word
@@ -47,9 +48,8 @@ def test_trials_share_no_process_and_the_first_say_only_how_quiet_a_kernel_is() 
         replace(
             each,
             processes=tuple(
-                replace(p, time_us=(300 + 0.01 * t,), cycles=(5e5 + 20 * t,))
-                for p in each.processes
-                for t in [next(own)]
+                replace(process(300 + 0.01 * t, 5e5 + 20 * t), unit=each.unit)
+                for t in islice(own, len(each.processes))
             ),
         )
         for each in raw.nights[0].waves
@@ -110,9 +110,9 @@ def test_a_level_that_moved_is_environment_and_counts_as_a_false_alarm() -> None
     assert words[0.0, PAIRS].share(*WRONG).part == 0
 
 
-def slowed(process: collect.Process) -> collect.Process:
-    times_us, cycles = ([1.03 * x for x in each] for each in (process.time_us, process.cycles))
-    return replace(process, time_us=tuple(times_us), cycles=tuple(cycles))
+def slowed(one: Evidence) -> Evidence:
+    ((time_us,),), ((cycles,),) = one.samples("time_us"), one.samples("cycles")
+    return replace(process(1.03 * time_us, 1.03 * cycles), unit=one.unit)
 
 
 def test_only_bounds_on_the_right_side_are_met() -> None:
@@ -159,8 +159,7 @@ def test_raw_data_survives_an_interruption(tmp_path: Path) -> None:
     (night,) = made_up(many=3).nights
     raw = collect.Raw((replace(night, name="raw"),))
     path = written(tmp_path / "raw.jsonl", night.header, *night.waves, *night.readings)
-    retired = b'["Stretch",{"unit":"a"}]\n'
-    path.write_bytes(path.read_bytes() + retired + b'["Wave",{"variant":"pla')
+    path.write_bytes(path.read_bytes() + b'["Wave",{"variant":"pla')
     packed = tmp_path / "raw.jsonl.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
     assert collect.read_raw([path]) == collect.read_raw([packed]) == [raw]
@@ -190,7 +189,7 @@ PACKED = gzip.compress(b"raw" * 100, mtime=0)
     ("name", "data", "message"),
     [
         ("raw", b"", "no raw data"),
-        ("raw", HEAD.replace(b"proof/1", b"proof/9"), "proof/9"),
+        ("raw", HEAD.replace(b"proof/2", b"proof/9"), "proof/9"),
         ("raw", HEAD + b'["Wave",{}]\n', r"variant`\n.*raw:2"),
         ("raw", HEAD + b'["Other",{}]\n', r"unknown kind 'Other'\n.*raw:2"),
         ("raw", HEAD + b'["Wave",\xff]\n', "damaged line"),
@@ -308,9 +307,9 @@ def test_interrupted_command_judges_and_renders_what_it_measured(
     # Side A is the unchanged code, whatever side B is.
     for wave in found.waves:
         if wave.beside:
-            ratio = wave.processes[0].time_us[0] / wave.beside[0].time_us[0]
+            new, old = (each[0].samples("time_us")[0][0] for each in (wave.processes, wave.beside))
             is_changed = "change=0.3" in wave.variant
-            assert ratio == pytest.approx(1.3 if is_changed else 1.0, rel=0.1)
+            assert new / old == pytest.approx(1.3 if is_changed else 1.0, rel=0.1)
             assert len(wave.processes) == len(wave.beside) >= 6
     assert found.header.code == collect.code_of()
     words = by_group(found)

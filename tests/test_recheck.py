@@ -127,7 +127,7 @@ EACH = [name for name in vars(Launches) if not name.startswith("_")]
 HONEST = {"writes", "returns", "clamps_in_place"}
 
 
-@perfsuite.case(axes={"how": EACH}, cold=False, source="made up")
+@perfsuite.case(smoke={"how": EACH}, cold=False, source="made up")
 def later(ctx: Any, *, how: str) -> perfsuite.Workload:
     """Compute 3 x + 1, or what is not negative of x."""
 

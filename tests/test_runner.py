@@ -39,7 +39,7 @@ PACK = """
     SPEEDS = pathlib.Path(__file__).with_name("speeds.json")
 
     @perfsuite.case(
-        axes={"us": [100, 200]}, source="made up", needs=[perfsuite.cuda().when(us=300)]
+        smoke={"us": [100, 200]}, source="made up", needs=[perfsuite.cuda().when(us=300)]
     )
     def double(ctx, us):
         '''Double numbers and take as long as the axis says, times what slow_down() wrote.'''

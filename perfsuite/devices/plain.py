@@ -12,7 +12,6 @@ import platform
 import re
 import reprlib
 import shutil
-import struct
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -244,13 +243,12 @@ def _alike(got: Any, want: Any, where: str) -> Comparison:
         return _refused(f"{type(want).__name__} cannot be compared{where}: {error}")
     if is_same:
         return Comparison(0.0, 0.0)
-    if not is_text or isinstance(got, str) != isinstance(want, str):
+    if not is_text:
         return _refused(f"{reprlib.repr(got)}, not {reprlib.repr(want)}{where}")
     both = enumerate(zip(got, want, strict=False))
     first = next((i for i, (a, b) in both if a != b), min(len(got), len(want)))
-    ours, theirs = (reprlib.repr(text[first : first + 8]) for text in (got, want))
-    lengths = "" if len(got) == len(want) else f" ({len(got)} long, not {len(want)})"
-    return _refused(f"place {first} is {ours}, not {theirs}{lengths}{where}")
+    ours, theirs = (reprlib.repr(text[first:]) for text in (got, want))
+    return _refused(f"from place {first} on it is {ours}, not {theirs}{where}")
 
 
 def _numbers(value: Any) -> tuple[Any, float] | None:
@@ -305,18 +303,14 @@ def _numbers_compared(got: Any, want: Any, limit: float, where: str) -> Comparis
 
 def _fill(output: Any) -> None:
     view = view_of(output)
-    kind = _kind(view)
-    if view is None or view.readonly or not kind:
+    if view is None or view.readonly or not _kind(view):
         raise CaseError(
             f"an output is {type(output).__name__}, which cannot be filled with what is no result",
             remedy="let the launch return it; rng.outputs takes lists, dicts and arrays of numbers",
         )
-    size = struct.calcsize(kind)
-    word = struct.pack(kind, math.nan) if kind in TOLERANCES else bytes([POISON_BYTE]) * size
-    if hasattr(output, "fill"):  # an array of numpy's need not lie in one piece
-        output.fill(*struct.unpack(kind, word))
-    else:
-        view.cast("B")[:] = word * (view.nbytes // size)
+    numbers = np.asarray(view)
+    (word,) = np.frombuffer(bytes([POISON_BYTE]) * numbers.itemsize, numbers.dtype)
+    numbers[...] = math.nan if numbers.dtype.kind in "fc" else word
 
 
 def mark(value: Any) -> int | None:

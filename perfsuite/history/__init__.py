@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from perfsuite.boundary import PerfError
+from perfsuite.boundary import PerfError, in_a_line
 from perfsuite.hooks import hookimpl
 
 if TYPE_CHECKING:
@@ -59,16 +59,15 @@ def perf_past(run: Run, config: Config, steps: Steps | None) -> Past:
             if steps:
                 history.add(run, config.baselines)
             found = partial(history.recent, run, shown)
-            series = steps.take("history not shown", found, nothing[0]) if steps else found()
-            return series, history.notes
+            return steps.take("history not shown", found, {}) if steps else found(), ()
 
     if steps:
         later = f"perfsuite history import {run.id} later"
         return steps.take("history not stored", known, nothing, remedy=later)
     try:
         return known()
-    except (PerfError, ImportError):  # a page is made without
-        return nothing
+    except PerfError as error:  # a page is made without
+        return {}, (f"the history is not shown: {in_a_line(error)}",)
 
 
 @hookimpl(trylast=True)  # why it changed stands before since when

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
@@ -25,7 +24,7 @@ from perfsuite.run.config import Config
 from perfsuite.run.project import find_project, say, say_table, stored_run, with_baselines
 from perfsuite.run.run import why
 from perfsuite.stats import grouped
-from perfsuite.store.files import encode, refusing, replace_file
+from perfsuite.store.files import FILE_NAME, encode, refusing, replace_file
 from perfsuite.store.git import remote_of
 
 if TYPE_CHECKING:
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from perfsuite.report.data import VariantView
 
 BARS = "▁▂▃▄▅▆▇█"
-# A shared history may hold any text: what is no id of ours is no folder.
-RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,80}")
 WORDS = ("slower", "worse", "faster", "better")
 # So many shifts one way in a row are no innocent steps.
 LEAST_STEPS = 3
@@ -78,7 +75,6 @@ def show(
         known.sort(key=lambda one: (one.key.metric == TIME.name, one.key.case_version))
         main = {(one.key.sku, one.key.variant): one for one in known}
         names = sorted({name for _, name in main})
-        say_notes(store)
         if not names:
             what = "no run is stored" + (f" with metric {metric!r}" if metric else "")
             raise UsageError(what, where=store.where, remedy="measure: pytest --perf")
@@ -209,29 +205,18 @@ def trends(
         for each in [sku] if sku else known:
             found = store.trends(each, last=last, metrics=metric or ())
             say(f"wrote {write_trends(each, found, folder, remote_of(root))}")
-        say_notes(store)
 
 
 def open_history(root: Path) -> History:
-    """Open it; ``UsageError`` where there is none or a library is missing."""
-    try:
-        from perfsuite.history.store import History, url_of
-    except ImportError as error:
-        raise UsageError(
-            f"a history needs {error.name}", remedy=f"pip install {error.name}"
-        ) from error
+    """Open it; ``UsageError`` where there is none."""
+    from perfsuite.history.store import History, url_of
+
     url = url_of(root)
     if not url:
         raise UsageError(
             "this project keeps no history", remedy="set perf_history, or PERFSUITE_HISTORY"
         )
     return History(url, root)
-
-
-def say_notes(store: History) -> None:
-    """Say what was damaged of what was read."""
-    for note in store.notes:
-        say(f"note: {note}", stderr=True)
 
 
 def _say_series(series: Series, last: int) -> None:
@@ -319,7 +304,8 @@ def write_trends(sku: str, found: Sequence[Series], folder: Path, remote: str = 
         pages={
             run
             for _, run, _ in runs
-            if RUN_ID.fullmatch(run) and (folder / run / files.PAGE).is_file()
+            # A shared history may hold any text: what is no id of ours is no folder.
+            if FILE_NAME.match(run) and (folder / run / files.PAGE).is_file()
         },
         width=SPARK_WIDTH,
         height=SPARK_HEIGHT,

@@ -1,22 +1,19 @@
 """The history in a SQL database: points of runs, read as series with the shifts of their level.
 
 A run is a row of ``runs``; each metric of each variant that it measured is a row of ``points``,
-which says all of itself. Any program may write to the database: a row that holds what perfsuite
-never writes costs that row.
+which says all of itself.
 """
 
 from __future__ import annotations
 
 import math
-import sqlite3
-import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 from msgspec import MsgspecError, convert, json
@@ -26,11 +23,11 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from perfsuite import model
-from perfsuite.boundary import StoreError, UsageError, from_environment, is_measurable, plain
+from perfsuite.boundary import StoreError, UsageError, from_environment, plain
 from perfsuite.history import DEFAULT, INI
 from perfsuite.judge.noise import entries_of
 from perfsuite.run.config import setting
-from perfsuite.stats import MAD_TO_SD
+from perfsuite.stats import MAD_TO_SD, grouped
 from perfsuite.store.baselines import Baselines, Root, runs_of
 from perfsuite.store.files import Closable, encode, is_absent, refusing
 from perfsuite.store.sku import skus_of
@@ -137,8 +134,6 @@ VERSION = 3
 LOCK = 0x70657266
 # A server that takes a connection may never answer, and a view may have rows without end.
 BUSY_S, CONNECT_S, STATEMENT_S = 30, 10, 60.0
-# Instructions of SQLite's between two looks at the clock: some milliseconds.
-_STEPS = 100_000
 # Of all series of a SKU, or beside a run, the last months are read.
 LAST, RECENT = 90, 60
 
@@ -190,9 +185,8 @@ moves = sa.Table(
 )
 KEY, MOVE = SeriesKey.__struct_fields__, BaselineMove.__struct_fields__
 LABEL = ("run", "started", "commit")
-# What a point says; on a page of all series only the first two.
+# What a point says.
 POINT = ("center", "why_not", "values", "between", "word", "theta", "low", "high")
-FEW = POINT[:2]
 
 
 def url_of(root: Path, known: str | None = None) -> str:
@@ -308,8 +302,6 @@ class History(Closable):
         self._engine = open_engine(url, root)
         # A query may hold a password as well.
         self.where = self._engine.url.set(query={}).render_as_string(hide_password=True)
-        # Rows that were left out, since they hold what perfsuite never writes.
-        self.damaged = 0
         try:
             with self.connected(writes=True) as connection:
                 if connection.dialect.name == "postgresql":
@@ -337,11 +329,6 @@ class History(Closable):
         try:
             with self._engine.connect() as connection:
                 if connection.dialect.name == "sqlite":
-                    deadline = time.monotonic() + STATEMENT_S
-                    bare = cast("sqlite3.Connection", connection.connection.dbapi_connection)
-                    bare.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
-                    # Bytes that are no text cost their row, not the query.
-                    bare.text_factory = partial(str, encoding="utf-8", errors="replace")
                     # A writer waits for others at the start: a reader that turns writer fails.
                     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
                 else:
@@ -363,13 +350,6 @@ class History(Closable):
     def close(self) -> None:
         """Let go of the database."""
         self._engine.dispose()
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Say how much of what was read is damaged."""
-        rows = "1 damaged row" if self.damaged == 1 else f"{self.damaged} damaged rows"
-        told = f"{rows} of the history left out ({self.where}): another program wrote to it"
-        return (told,) if self.damaged else ()
 
     def add(self, run: model.Run, roots: Sequence[Root] = ()) -> bool:
         """Store a run, and what was accepted of its variants; False if it was there already.
@@ -393,27 +373,10 @@ class History(Closable):
                 connection.execute(insert(moves).on_conflict_do_nothing(), accepted)
             new = insert(runs).on_conflict_do_nothing().returning(runs.c.number)
             number = connection.execute(new, _plain(label)).scalar_one_or_none()
-            if number is None:
-                self._refuse_loss(connection, 1, runs, runs.c.run == plain(run.id))
-                return False
             placed = [row | {"number": number, "place": n} for n, row in enumerate(rows)]
-            if placed:
+            if placed and number is not None:
                 connection.execute(insert(points), placed)
-            self._refuse_loss(connection, len(placed), points, points.c.number == number)
-            return True
-
-    def _refuse_loss(
-        self, connection: Connection, rows: int, table: sa.Table, where: sa.ColumnElement[bool]
-    ) -> None:
-        many = select(sa.func.count()).select_from(table).where(where)
-        found = connection.execute(many).scalar_one()
-        if found != rows:
-            raise StoreError(
-                f"the history took a run and kept {found} of {rows} rows of table {table.name!r}",
-                where=self.where,
-                remedy="remove its trigger or rule that drops rows, and store the run again: "
-                "perfsuite history import RUN",
-            )
+            return number is not None
 
     def series_of(self, variant: str, *, metric: str = "") -> list[Series]:
         """Return the series of a variant: all its metrics or one."""
@@ -438,24 +401,19 @@ class History(Closable):
         where = points.c.sku == sku
         if metrics:
             where &= points.c.metric.in_(sorted(metrics))
-        found = self._read(where, last=last, names=FEW)
+        found = self._read(where, last=last)
         return [replace(each, change_points=change_points(each.valid)) for each in found]
 
     def skus(self) -> list[str]:
         """Return the SKUs that have any series."""
         with self.connected() as connection:
             rows = connection.execute(select(points.c.sku).distinct().order_by(points.c.sku)).all()
-        return [plain(cell) for (cell,) in rows if isinstance(cell, str)]
+        return [plain(cell) for (cell,) in rows]
 
-    def _read(
-        self, where: sa.ColumnElement[bool], *, last: int = 0, names: Sequence[str] = POINT
-    ) -> list[Series]:
-        """Return the series of the points that are asked for, if asked of the ``last`` runs only.
-
-        ``names`` are what a point says.
-        """
+    def _read(self, where: sa.ColumnElement[bool], *, last: int = 0) -> list[Series]:
+        """Return the series of the points asked for, of the ``last`` runs only if that is given."""
         columns = (*(points.c[name] for name in KEY), *(runs.c[name] for name in LABEL))
-        query = select(*columns, *(points.c[name] for name in names))
+        query = select(*columns, *(points.c[name] for name in POINT))
         where &= points.c.part == ""
         query = query.join(runs).where(where)
         with self.connected() as connection:
@@ -469,17 +427,15 @@ class History(Closable):
                 query = query.where(points.c.number.in_(connection.execute(newest).scalars().all()))
             in_time = query.order_by(runs.c.started, runs.c.run)
             rows = connection.execute(in_time).cursor.fetchall()
-        keys: dict[tuple[Any, ...], SeriesKey | None] = {}
-        found: dict[SeriesKey, list[Point]] = defaultdict(list)
-        for row in rows:
-            named = row[: len(KEY)]
-            if named not in keys:
-                keys[named] = self._sound(SeriesKey, KEY, named)
-            key = keys[named]
-            if key and (point := self._sound(Point, (*LABEL, *names), row[len(KEY) :])):
-                found[key].append(point)
+        keyed = grouped(rows, lambda row: row[: len(KEY)])
+        found = {
+            self._sound(SeriesKey, KEY, key): tuple(
+                self._sound(Point, (*LABEL, *POINT), row[len(KEY) :]) for row in own
+            )
+            for key, own in keyed.items()
+        }
         order = sorted(found, key=lambda key: (key.variant, key.metric, key.sku, key.case_version))
-        return [Series(key=key, points=tuple(found[key])) for key in order]
+        return [Series(key=key, points=found[key]) for key in order]
 
     def _with_past(self, found: Collection[Series]) -> list[Series]:
         """Return series with what was accepted of each, and where its level shifted."""
@@ -490,8 +446,8 @@ class History(Closable):
             known = query.where(moves.c.variant.in_({each.key.variant for each in found}))
             rows = connection.execute(known).cursor.fetchall()
         for row in rows:
-            if move := self._sound(BaselineMove, MOVE, row[len(IDENTITY) :]):
-                accepted[row[: len(IDENTITY)]].append(move)
+            move = self._sound(BaselineMove, MOVE, row[len(IDENTITY) :])
+            accepted[row[: len(IDENTITY)]].append(move)
         return [
             replace(
                 each,
@@ -501,23 +457,19 @@ class History(Closable):
             for each in found
         ]
 
-    def _sound(self, kind: type[T], names: Sequence[str], cells: Sequence[Any]) -> T | None:
-        """Return what is made of cells; None, counted, if one is damaged."""
+    def _sound(self, kind: type[T], names: Sequence[str], cells: Sequence[Any]) -> T:
+        """Return what is made of cells; StoreError where another program wrote to one."""
+        row = _plain(dict(zip(names, cells, strict=True)))
         try:
-            return convert(dict(zip(names, map(_cell, names, cells), strict=True)), kind)
-        except (TypeError, ValueError, MsgspecError):
-            self.damaged += 1
-            return None
-
-
-def _cell(name: str, cell: Any) -> Any:
-    """Return a cell as it may be shown; ValueError for a number that nobody can have measured."""
-    if isinstance(cell, float) and not is_measurable(cell):
-        raise ValueError(cell)
-    if name == "values":
-        found = json.decode(cell, type=dict[str, tuple[float, ...]])
-        return {plain(unit): [_cell("", one) for one in each] for unit, each in found.items()}
-    return plain(cell) if isinstance(cell, str) else cell
+            if "values" in row:
+                row["values"] = json.decode(row["values"])
+            return convert(row, kind)
+        except (TypeError, MsgspecError) as error:
+            raise StoreError(
+                f"the history holds a damaged row, {row}: {error}",
+                where=self.where,
+                remedy="correct or delete the row",
+            ) from error
 
 
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:

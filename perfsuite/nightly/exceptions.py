@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from perfsuite import model
 from perfsuite.boundary import StoreError, UsageError
-from perfsuite.packs.select import parse_selection
+from perfsuite.packs.select import is_selected, parse_selection
 from perfsuite.run import config
 from perfsuite.store.baselines import Root
 from perfsuite.store.files import is_absent, read, refusing
@@ -56,7 +56,7 @@ class Quarantine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def accepts(self, variant: model.Variant) -> bool:
         """Say whether the rule selects a variant."""
-        return parse_selection(self.select).accepts(variant)
+        return is_selected(variant, parse_selection(self.select))
 
     def covers(self, variant: model.Variant, run: model.Run) -> bool:
         """Say whether the rule is about a variant, on the SKU where a run measures it."""

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib.machinery import SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -42,6 +41,8 @@ HOOKS = sorted(name for name in vars(hooks) if name.startswith("perf_"))
 RECORDED, RECORDED_SCHEMA = "codegen.json", "perfsuite.codegen/1"
 # What may not come into pytest's process by a pack.
 HEAVY = "torch"
+# Of a table of a section.
+MOST_ROWS = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +187,7 @@ def _of_others(
             there = ", ".join(known[pack].operators) if pack in known else ""
             raise source.refuse(told, remedy=f"choose among {there}" if there else "use @impl")
     absent, what = sorted(named - {*entries}), "implementations of its operators are left out"
-    near = [each for name in absent for each in get_close_matches(name, entries, 1)]
-    like = f" (did you mean {', '.join(near)}?)" if near else ""
-    return f"{' and '.join(absent)} not installed{like}: {what}" if absent else "", found
+    return f"{' and '.join(absent)} not installed: {what}" if absent else "", found
 
 
 def _imported(source: model.Pack) -> Any:
@@ -210,8 +209,6 @@ def _imported(source: model.Pack) -> Any:
         loader.exec_module(module)
     except (Exception, SystemExit) as error:
         remedy = "make the pack importable; what needs a GPU library belongs in a case's builder"
-        if re.search("'module' object is not callable|no attribute 'gpu'", str(error)):
-            remedy = "call a function: the need for a GPU is perfsuite.cuda(), not perfsuite.gpu()"
         raise source.refuse(f"importing the pack raised {told(error)}", remedy=remedy) from error
     return module
 
@@ -596,10 +593,7 @@ class Listeners:
             raise
         except BaseException as error:  # noqa: BLE001 - a pack costs no run
             self._silenced.add((pack, what))
-            try:
-                why = error.what if isinstance(error, boundary.PerfError) else told(error)
-            except BaseException as broken:  # noqa: BLE001 - it may be unable to say what it is
-                why = f"{type(error).__name__}: it cannot say why ({type(broken).__name__})"
+            why = error.what if isinstance(error, boundary.PerfError) else told(error)
             self.notes.append(boundary.plain(f"pack {pack}, {what}: {boundary.plain(why)}"))
 
 
@@ -620,21 +614,18 @@ def _listening(pack: model.Pack) -> pluggy.PluginManager:
 
 
 def _cut(returned: model.Section | Sequence[model.Section]) -> Iterator[model.Section]:
-    """Yield the sections that a hook returned, each with as much as a page has room for."""
+    """Yield the sections that a hook returned, in plain text and no longer than a page bears."""
     for section in (returned,) if isinstance(returned, model.Section) else returned:
         if not isinstance(section, model.Section):
             raise TypeError(f"returned {section!r}, which is no perfsuite.Section")
-        table, room = list[tuple[str, ...]](), boundary.PAGE_CHARACTERS
-        for row in (section.columns, *section.rows):
-            table.append(tuple(map(boundary.plain, row)))
-            room -= 1 + sum(map(len, table[-1]))
-            if room < 0:
-                break
         text = boundary.plain(section.text, most=boundary.PAGE_CHARACTERS)
-        if len(table) <= len(section.rows):
-            text += f" The table ends after {len(table) - 1} of {len(section.rows)} rows."
+        if lost := len(section.rows) - MOST_ROWS:
+            text += f" {lost} more rows are not shown." if lost > 0 else ""
+        columns, *rows = (
+            tuple(map(boundary.plain, row)) for row in (section.columns, *section.rows[:MOST_ROWS])
+        )
         title = boundary.plain(section.title, most=boundary.NAME_CHARACTERS)
-        yield model.Section(title=title, text=text, columns=table[0], rows=tuple(table[1:]))
+        yield model.Section(title=title, text=text, columns=columns, rows=tuple(rows))
 
 
 def chosen_accelerator(device: str, packs: Iterable[model.Pack]) -> model.Accelerator | None:

@@ -7,7 +7,6 @@ import operator
 import random
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cache
@@ -82,17 +81,14 @@ class Word(NamedTuple):
         return any(fnmatchcase(each, pattern) for each in named) is self.is_wanted
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Alternatives, each of which a variant must meet whole; none take all."""
+# Alternatives, each of which a variant must meet whole.
+Selection = list[list[Term | Word]]
 
-    alternatives: tuple[tuple[Term | Word, ...], ...] = ()
 
-    def accepts(self, variant: Variant | str) -> bool:
-        """Say whether a variant is selected; of an id alone no tag is known."""
-        name, tags = (variant, ()) if isinstance(variant, str) else (variant.id, variant.case.tags)
-        found = (all(each.accepts(name, tags) for each in some) for some in self.alternatives)
-        return not self.alternatives or any(found)
+def is_selected(variant: Variant | str, selection: Selection) -> bool:
+    """Say whether a variant is selected; of an id alone no tag is known."""
+    name, tags = (variant, ()) if isinstance(variant, str) else (variant.id, variant.case.tags)
+    return any(all(each.accepts(name, tags) for each in some) for some in selection)
 
 
 def _parts(name: str) -> tuple[str, str, dict[str, str]]:
@@ -117,8 +113,8 @@ def parse_selection(text: str) -> Selection:
     read is a ``UsageError``.
     """
     if re.search("[=<>]", _INSIDE.sub("", text)):
-        return Selection((tuple(_terms(text)),))
-    found: list[list[Term | Word]] = []
+        return [[*_terms(text)]]
+    found: Selection = []
     joins, is_wanted = False, True
     for each in _INSIDE.sub(lambda found: "".join(found[0].split()), text).split():
         if each in JOINING:
@@ -131,7 +127,7 @@ def parse_selection(text: str) -> Selection:
     if joins or not is_wanted:
         what = f"the selection ends in {text.rsplit(maxsplit=1)[-1]!r}"
         raise UsageError(what, where=repr(text), remedy="write a word behind it")
-    return Selection(tuple(map(tuple, found)))
+    return found
 
 
 def _terms(text: str) -> Iterator[Term]:
@@ -158,13 +154,13 @@ def select(variants: Collection[Named], text: str, *, of: str = "") -> tuple[Nam
     are. Of ids alone no tag is known.
     """
     selection = parse_selection(text)
-    if not selection.alternatives:
+    if not selection:
         raise UsageError("the selection is empty", where=of, remedy=f"write {GRAMMAR}")
     names = [each if isinstance(each, str) else each.id for each in variants]
     known = {axis for name in names for axis in _parts(name)[2]}
     words = [each for each in RESERVED if each != "tag" or names != [*variants]]
     where = f"{text!r} of {of}" if of else repr(text)
-    terms = [each for some in selection.alternatives for each in some]
+    terms = [each for some in selection for each in some]
     for term in terms:
         if isinstance(term, Term) and term.name not in {*known, *words}:
             axes, others = ", ".join(sorted(known)), ", ".join(words)
@@ -172,7 +168,7 @@ def select(variants: Collection[Named], text: str, *, of: str = "") -> tuple[Nam
             raise UsageError(f"no variant has the axis {term.name!r}", where=where, remedy=told)
     wanted = (each for each in terms if isinstance(each, Word) and each.is_wanted)
     lost = [each.text for each in wanted if not any(each.accepts(name, ()) for name in names)]
-    chosen = tuple(each for each in variants if selection.accepts(each))
+    chosen = tuple(each for each in variants if is_selected(each, selection))
     if variants and (lost or not chosen):
         called = {each for name in names for each in _called(name)} if lost else ()
         near = ", ".join(get_close_matches(lost[0], called)) if lost else ""

@@ -50,11 +50,10 @@ from perfsuite.workers.units import Panels
 
 PACKAGE = Path(__file__).parents[1]
 CHANGE = "change"
-# What older files have that nothing reads any more: a kind of line, what is no share of work, and
-# what the samples were held to.
-RETIRED, STRUCTURAL, CUPTI = "Stretch", "structural", "CUPTI"
-# What a wave keeps of how its processes were sampled.
-SAMPLED = ("launches", "backend", "pace", "sets")
+# What is no share of work.
+STRUCTURAL = "structural"
+# What is kept of a process besides its blocks.
+KEPT = ("slot", "seed", "launches", "backend", "pace", "sets", "phases_s")
 # The change that tools are compared at: the one nearest to this.
 COMPARED = 0.01
 UNCHANGED = model.Revision("", "the unchanged code")
@@ -64,7 +63,7 @@ NO_RAW = "name a file that perfsuite prove wrote"
 class Header(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What was measured where; the first line of a file. ``code`` is a digest of what ran."""
 
-    schema: Literal["perfsuite.proof/1"] = "perfsuite.proof/1"
+    schema: Literal["perfsuite.proof/2"] = "perfsuite.proof/2"
     started: str
     commit: str
     code: str = ""
@@ -80,38 +79,26 @@ class Header(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.code or self.commit
 
 
-class Process(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One process by the medians of its blocks, per launch: microseconds and SM cycles.
-
-    Where the host times, ``samples_us`` has all samples, and ``device_us`` the device's own time.
-    """
-
-    time_us: tuple[float, ...]
-    cycles: tuple[float, ...] = ()
-    device_us: tuple[float, ...] = ()
-    samples_us: tuple[tuple[float, ...], ...] = ()
-
-
 class Wave(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The processes of a variant that one turn of the panel measured, ``reason`` if it failed.
 
-    Those ``beside`` are of the unchanged code, side A of pairs: alive together, in turns.
-    ``busy_s`` are a process's seconds of settling and sampling. Older files have ``fresh`` ones,
-    each from a server of its own, which are left out.
+    Those ``beside`` are of the unchanged code, side A of pairs: alive together, in turns. Older
+    nights have ``fresh`` ones, each from a server of its own, which are left out.
     """
 
     variant: str
     unit: str
     fresh: bool = False
     wall_s: float = 0.0
-    busy_s: float = 0.0
-    launches: int = 1
-    backend: str = ""
-    pace: float = 0.0
-    sets: int = 1
-    processes: tuple[Process, ...] = ()
-    beside: tuple[Process, ...] = ()
+    processes: tuple[model.Evidence, ...] = ()
+    beside: tuple[model.Evidence, ...] = ()
     reason: str = ""
+
+    @property
+    def busy_s(self) -> float:
+        """A process's seconds of settling and sampling."""
+        phases = [each.phases_s for each in self.processes]
+        return fmean(each.get("settle", 0.0) + each.get("measure", 0.0) for each in phases)
 
     def with_more(self, other: Wave) -> Wave:
         """Return the wave and more pairs of its variant."""
@@ -230,7 +217,7 @@ def _night(path: Path) -> Night:
         name=path.name.partition(".")[0],
         header=header,
         waves=tuple(each for each in lines if isinstance(each, Wave) and not each.fresh),
-        readings=tuple(each for each in lines if isinstance(each, Reading) and each.tool != CUPTI),
+        readings=tuple(each for each in lines if isinstance(each, Reading)),
     )
 
 
@@ -243,8 +230,6 @@ def _lines(path: Path) -> Iterator[Line]:
         where = f"{path}:{number}"
         try:
             name, body = msgspec.json.decode(row, type=tuple[str, msgspec.Raw])
-            if name == RETIRED:
-                continue
             if name not in KINDS:
                 raise StoreError(f"has a line of unknown kind {name!r}", where=where)
             yield msgspec.json.decode(body, type=KINDS[name])
@@ -253,69 +238,47 @@ def _lines(path: Path) -> Iterator[Line]:
 
 
 def wave_of(result: model.Result, unit: str, *, of_a: model.Result | None = None) -> Wave:
-    """Return what is kept of a result, and of side A's beside it: medians of blocks."""
+    """Return what is kept of a result, and of side A's beside it."""
     wave = Wave(variant=result.variant, unit=unit, wall_s=result.wall_s)
     for each in (of_a or result, result):
         if each.status is not model.Status.OK or not each.evidence:
             return replace(wave, reason=f"{each.status.value}: {each.reason}")
-    phases = [each.phases_s for each in result.evidence]
-    busy_s = [each.get("settle", 0.0) + each.get("measure", 0.0) for each in phases]
     return replace(
         wave,
-        busy_s=round(fmean(busy_s), 4),
-        processes=tuple(map(_process, result.evidence)),
-        beside=tuple(map(_process, of_a.evidence if of_a else ())),
-        **{name: getattr(result.evidence[0], name) for name in SAMPLED},
+        processes=tuple(_kept(each, unit) for each in result.evidence),
+        beside=tuple(_kept(each, unit) for each in (of_a.evidence if of_a else ())),
     )
 
 
-def _process(evidence: model.Evidence) -> Process:
-    times_us, cycles, device_us = map(
-        evidence.samples, (model.TIME.name, model.CYCLES.name, model.DEVICE_TIME.name)
+def _kept(process: model.Evidence, unit: str) -> model.Evidence:
+    """Return a process by the medians of its blocks; what the host times is kept whole."""
+    is_whole, device_us = process.backend == "host", model.DEVICE_TIME.name
+    blocks = (
+        model.Block(
+            time_us=tuple(map(round_digits, each.time_us)) if is_whole else _median(each.time_us),
+            cycles=_median(each.cycles),
+            metrics={k: _median(v) for k, v in each.metrics.items() if k == device_us},
+        )
+        for each in process.blocks
     )
-    kept = [tuple(map(round_digits, block)) for block in times_us]
-    return Process(
-        time_us=_medians(times_us),
-        cycles=_medians(cycles),
-        device_us=_medians(device_us),
-        samples_us=tuple(kept) if evidence.backend == "host" else (),
-    )
+    known = {name: getattr(process, name) for name in KEPT}
+    return model.Evidence(unit=unit, blocks=tuple(blocks), **known)
 
 
-def _medians(blocks: Sequence[Sequence[float]]) -> tuple[float, ...]:
-    return tuple(round_digits(median(block)) for block in blocks if block)
+def _median(values: Sequence[float]) -> tuple[float, ...]:
+    return (round_digits(median(values)),) if values else ()
 
 
 def result_of(
     variant: model.Variant, wave: Wave, side: model.Side = model.Side.B, most: int | None = None
 ) -> model.Result:
     """Return a recorded wave as the result of a screen, or the first so many of its processes."""
-    processes = wave.processes if side is model.Side.B else wave.beside
-    evidence = [
-        model.Evidence(
-            slot=0,
-            seed=0,
-            unit=wave.unit,
-            blocks=tuple(_block(process, index) for index in range(len(process.time_us))),
-            **{name: getattr(wave, name) for name in SAMPLED},
-        )
-        for process in processes[:most]
-    ]
     return model.Result(
         variant=variant.id,
         status=model.Status.OK,
-        evidence=tuple(evidence),
+        evidence=(wave.processes if side is model.Side.B else wave.beside)[:most],
         case_version=variant.case.version,
         side=side,
-    )
-
-
-def _block(process: Process, index: int) -> model.Block:
-    device_us = process.device_us[index : index + 1]
-    return model.Block(
-        time_us=process.samples_us[index] if process.samples_us else (process.time_us[index],),
-        cycles=process.cycles[index : index + 1],
-        metrics={model.DEVICE_TIME.name: device_us} if device_us else {},
     )
 
 
@@ -542,7 +505,7 @@ class Unit:
                 device=self.facts.device,
                 seed=self.turns["tools"] + 10_000 * self.place,
                 seconds=wave.busy_s,
-                sets=wave.sets,
+                sets=wave.processes[0].sets,
             )
             for reading in ask(slot, order):
                 append(self.file, reading)

@@ -13,7 +13,6 @@ import numbers
 import os
 import re
 import reprlib
-import stat
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -103,19 +102,9 @@ def inside(folder: Path, *names: str) -> Path:
 
 @contextmanager
 def opened(path: Path, mode: str = "rb") -> Iterator[BinaryIO]:
-    """Open a stored file; OSError for what is no regular file, such as a pipe, or is too large."""
-
-    def without_waiting(name: str, flags: int) -> int:
-        # A pipe that has nobody at its other end would block.
-        return os.open(name, flags | os.O_NONBLOCK, 0o666)
-
-    if path.is_fifo():
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
-    with open(path, mode, opener=without_waiting) as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file", str(path))
-        if found.st_size > FILE_BYTES:
+    """Open a stored file; OSError for what cannot be opened, or is too large."""
+    with path.open(mode) as file:
+        if os.fstat(file.fileno()).st_size > FILE_BYTES:
             raise OSError(errno.EFBIG, f"it has more than {FILE_BYTES >> 20} MiB", str(path))
         yield file  # type: ignore[misc]
 
@@ -243,9 +232,7 @@ def read_json(text: bytes, *, where: str, line: int = 1) -> dict[str, Any]:
     except JSONDecodeError as error:
         spot = f"{where}, line {line + error.lineno - 1}, column {error.colno}"
         raise damaged(f"not valid JSON: {error.msg}", spot) from error
-    except RecursionError as error:
-        raise damaged("nested too deeply", f"{where}, line {line}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise damaged(str(error), f"{where}, line {line}") from error
     if not isinstance(value, dict):
         told = f"expected an object, not {reprlib.repr(value)}"

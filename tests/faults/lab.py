@@ -51,7 +51,7 @@ def workload(fn=double, **given):
 GOOD = (
     HEAD
     + '''
-@perfsuite.case(axes={"n": [1, 2]}, source="made up")
+@perfsuite.case(smoke={"n": [1, 2]}, source="made up")
 def double_it(ctx, n):
     """Double eight numbers."""
     def fn(values):

@@ -23,7 +23,7 @@ ASCII: Mapping[str, str | None] = {
 SLOW = (
     HEAD
     + '''
-@perfsuite.case(axes={"n": [1]}, source="made up")
+@perfsuite.case(smoke={"n": [1]}, source="made up")
 def wait(ctx, n):
     """Wait for a file, then double eight numbers."""
     def fn(values):
@@ -89,7 +89,7 @@ def full_tmp(stage: Stage) -> Done:
         "bad.py",
         HEAD
         + '''
-@perfsuite.case(axes={"n": [1]}, source="made up")
+@perfsuite.case(smoke={"n": [1]}, source="made up")
 def w(ctx, n):
     """Be wrong."""
     def fn(values):
@@ -143,7 +143,7 @@ def workflow(stage: Stage) -> Done:
         "bad.py",
         HEAD
         + f'''
-@perfsuite.case(axes={{"n": [1]}}, source="made up")
+@perfsuite.case(smoke={{"n": [1]}}, source="made up")
 def w(ctx, n):
     """Print and fail."""
     def fn(values):
@@ -177,7 +177,7 @@ def gone(stage: Stage) -> Done:
 AT_ONCE = (
     HEAD
     + '''
-@perfsuite.case(axes={"n": ["a"]}, source="made up")
+@perfsuite.case(smoke={"n": ["a"]}, source="made up")
 def wait(ctx, n):
     """Take half a second."""
     def fn(values):

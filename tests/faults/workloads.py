@@ -173,7 +173,7 @@ def pack_of(rows: tuple[W, ...]) -> str:
 {"".join(functions)}
 PARTS = {parts!r}
 
-@perfsuite.case(axes={{"f": list(range({len(rows)}))}}, source="made up")
+@perfsuite.case(smoke={{"f": list(range({len(rows)}))}}, source="made up")
 def w(ctx, f):
     """Do what this row does."""
     act = globals()[f"f{{f}}"]

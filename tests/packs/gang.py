@@ -25,7 +25,7 @@ def _note(ctx: Any) -> None:
 
 
 @perfsuite.case(
-    axes={"ranks": RANKS, "n": [16, 64, 256]},
+    smoke={"ranks": RANKS, "n": [16, 64, 256]},
     source="made up",
     ranks="ranks",
     metrics=[Metric("places", better="equal")],
@@ -94,7 +94,7 @@ MISDEEDS: dict[str, Callable[[], None]] = {
 
 
 @perfsuite.case(
-    axes={"ranks": [2, 3], "how": [*MISDEEDS, "skip", "wrong", "fine"]},
+    smoke={"ranks": [2, 3], "how": [*MISDEEDS, "skip", "wrong", "fine"]},
     source="made up",
     ranks="ranks",
 )
@@ -135,7 +135,7 @@ def fail(ctx: Any, ranks: int, how: str) -> Workload:
     )
 
 
-@perfsuite.case(axes={"ranks": [2, 3], "us": [100]}, source="made up", ranks="ranks")
+@perfsuite.case(smoke={"ranks": [2, 3], "us": [100]}, source="made up", ranks="ranks")
 def lag(ctx: Any, ranks: int, us: int) -> Workload:
     """Take longer on each further rank of the fake device."""
     _note(ctx)

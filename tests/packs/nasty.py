@@ -78,7 +78,7 @@ FUNCTIONS: dict[str, Callable[[list[float]], Any]] = {
 }
 
 
-@perfsuite.case(axes={"how": list(FUNCTIONS)}, source="made up for tests")
+@perfsuite.case(smoke={"how": list(FUNCTIONS)}, source="made up for tests")
 def fail(ctx: Any, how: str) -> Workload:
     """End in this way at the first launch."""
     del ctx
@@ -90,7 +90,7 @@ def fail(ctx: Any, how: str) -> Workload:
     )
 
 
-@perfsuite.case(axes={"how": ["wrong", "off"]}, source="made up for tests")
+@perfsuite.case(smoke={"how": ["wrong", "off"]}, source="made up for tests")
 def odd_one(ctx: Any, how: str) -> Workload:
     """Return something else in the workers of one server, wrong or a little off."""
     folder = Path(os.environ["PERFSUITE_TEST_TRACE"])
@@ -109,7 +109,7 @@ def odd_one(ctx: Any, how: str) -> Workload:
     )
 
 
-@perfsuite.case(axes={"n": [1]}, source="made up for tests")
+@perfsuite.case(smoke={"n": [1]}, source="made up for tests")
 def orphan(ctx: Any, n: int) -> Workload:
     """Measure well, and leave a process in a session of its own behind."""
     del ctx, n

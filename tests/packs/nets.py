@@ -47,7 +47,7 @@ def _workload(ctx: Any, time_us: float, *, wrong: bool = False, **more: Any) -> 
 
 
 @perfsuite.case(
-    axes={"impl": list(MICROSECONDS)}, source="made up", canary={"fake": {"impl": "canary"}}
+    smoke={"impl": list(MICROSECONDS)}, source="made up", canary={"fake": {"impl": "canary"}}
 )
 def double(ctx: Any, impl: str) -> Workload:
     """Double eight numbers."""
@@ -59,7 +59,7 @@ def double(ctx: Any, impl: str) -> Workload:
 
 
 @perfsuite.case(
-    axes={"n": [1]}, source="made up", budgets=[Budget("time_us", 150, "half of the ceiling")]
+    smoke={"n": [1]}, source="made up", budgets=[Budget("time_us", 150, "half of the ceiling")]
 )
 def budgeted(ctx: Any, n: int) -> Workload:
     """Stay below 150 microseconds."""
@@ -67,7 +67,7 @@ def budgeted(ctx: Any, n: int) -> Workload:
 
 
 @perfsuite.case(
-    axes={"n": [1, 2]},
+    smoke={"n": [1, 2]},
     source="made up",
     regime=Regime.EXACT,
     metrics=[
@@ -82,26 +82,26 @@ def counted(ctx: Any, n: int) -> Inspection:
     return Inspection(read=lambda: {"bytes": bytes_, "share": _factor("share") / 2, "kernels": 3.0})
 
 
-@perfsuite.case(axes={"n": [1]}, source="made up", metrics=[Metric("launches")])
+@perfsuite.case(smoke={"n": [1]}, source="made up", metrics=[Metric("launches")])
 def mixed(ctx: Any, n: int) -> Workload:
     """Count and time."""
     return _workload(ctx, 80.0, exact=lambda: {"launches": 2.0 * _factor("launches")})
 
 
-@perfsuite.case(axes={"n": [1]}, source="made up", regime=Regime.SUSTAINED)
+@perfsuite.case(smoke={"n": [1]}, source="made up", regime=Regime.SUSTAINED)
 def sustained(ctx: Any, n: int) -> Workload:
     """Take long enough to get warm."""
     return _workload(ctx, 5000.0 * _factor("sustained"))
 
 
-@perfsuite.case(axes={"n": [1]}, source="made up", regime=Regime.END_TO_END)
+@perfsuite.case(smoke={"n": [1]}, source="made up", regime=Regime.END_TO_END)
 def awaited(ctx: Any, n: int) -> Workload:
     """Be launched and awaited by the host."""
     return _workload(ctx, 300.0 * _factor("awaited"))
 
 
 @perfsuite.case(
-    axes={"n": [1]},
+    smoke={"n": [1]},
     source="made up",
     regime=Regime.END_TO_END,
     metrics=[Metric("ttft_ms", "ms"), Metric("tokens_s", "1/s", better="higher")],
@@ -121,7 +121,7 @@ def served(ctx: Any, n: int) -> Scenario:
     )
 
 
-@perfsuite.case(axes={"how": ["wrong", "error", "crash"]}, source="made up")
+@perfsuite.case(smoke={"how": ["wrong", "error", "crash"]}, source="made up")
 def ends(ctx: Any, how: str) -> Workload:
     """End badly."""
     if how == "error":
@@ -131,19 +131,19 @@ def ends(ctx: Any, how: str) -> Workload:
     return _workload(ctx, 100.0, wrong=True)
 
 
-@perfsuite.case(axes={"n": [1]}, source="made up", needs=[perfsuite.cuda()])
+@perfsuite.case(smoke={"n": [1]}, source="made up", needs=[perfsuite.cuda()])
 def elsewhere(ctx: Any, n: int) -> Workload:
     """Need what is not here."""
     return _workload(ctx, 100.0)
 
 
-@perfsuite.case(axes={"ranks": [2]}, source="made up", ranks="ranks")
+@perfsuite.case(smoke={"ranks": [2]}, source="made up", ranks="ranks")
 def together(ctx: Any, ranks: int) -> Workload:
     """Take a little longer on each further rank."""
     return _workload(ctx, (120.0 + ctx.rank) * _factor("together"))
 
 
-@perfsuite.case(axes={"n": [1, 2]}, source="made up")
+@perfsuite.case(smoke={"n": [1, 2]}, source="made up")
 def interrupted(ctx: Any, n: int) -> Workload:
     """Interrupt the session once, if a file asks for it."""
     asked = Path("interrupt")

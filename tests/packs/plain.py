@@ -80,7 +80,7 @@ WAYS: dict[str, Way] = {
 
 
 @perfsuite.case(
-    axes={"way": list(WAYS)},
+    smoke={"way": list(WAYS)},
     needs=[package("numpy").when(way="arrays")],
     cold=False,
     source="made up for tests",

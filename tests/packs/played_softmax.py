@@ -42,7 +42,7 @@ class Row(list[float]):
 
 
 @perfsuite.case(
-    axes={"rows": [1024], "cols": [1000], "impl": ["eager", "torch", "triton"]},
+    smoke={"rows": [1024], "cols": [1000], "impl": ["eager", "torch", "triton"]},
     needs=(cuda().when(impl="triton"),),
     source="made up for the docs",
 )

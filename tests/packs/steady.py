@@ -24,13 +24,13 @@ def _workload(ctx: Any, time_us: float) -> Workload:
     )
 
 
-@perfsuite.case(axes={"n": [100, 200, 400]}, source="made up for tests")
+@perfsuite.case(smoke={"n": [100, 200, 400]}, source="made up for tests")
 def double(ctx: Any, n: int) -> Workload:
     """Double eight numbers in n microseconds."""
     return _workload(ctx, n)
 
 
-@perfsuite.case(axes={"n": [100]}, source="made up for tests")
+@perfsuite.case(smoke={"n": [100]}, source="made up for tests")
 def traced(ctx: Any, n: int) -> Workload:
     """Leave the process id of the worker in a folder if one is named, one file each."""
     if folder := os.environ.get("PERFSUITE_TEST_TRACE"):
