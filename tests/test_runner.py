@@ -205,28 +205,6 @@ def test_a_change_that_crosses_a_limit_of_sampling_is_judged_as_it_is(
     assert found.changes[0].theta == pytest.approx(now / before - 1, abs=0.003)
 
 
-def test_a_run_that_cannot_sample_as_before_is_incomparable_until_it_is_accepted(
-    place: Place,
-) -> None:
-    first = place.execute(place.request(FLIPPING)).run
-    accept(first, place.root / "baselines", reason="first", by="a")
-    (place.folder / "speeds.json").write_text('{"cache": 2}', encoding="utf-8")
-    other = place.execute(place.request(FLIPPING)).run
-    (found,) = other.verdicts
-    ways = {process.sampling for each in other.results for process in each.evidence}
-    assert (found.word, found.reasons[-1].kind, found.fails) == (
-        model.Word.INCOMPARABLE,
-        "sampling",
-        True,
-    )
-    assert [found.reasons[-1].facts["before"], found.reasons[-1].facts["now"]] == [
-        "45 launches over 45 input sets", *map(str, ways)
-    ]  # fmt: skip
-    accept(other, place.root / "baselines", reason="another cache", by="a")
-    (again,) = place.execute(place.request(FLIPPING)).run.verdicts
-    assert again.word is model.Word.SAME
-
-
 def test_small_steps_are_slower_than_the_first_run_until_the_reference_is_moved(
     place: Place,
 ) -> None:

@@ -19,7 +19,6 @@ from perfsuite.engine.trace import MOST_KERNELS, Anatomy, artefact_of, dissect
 from perfsuite.explain import trace
 from perfsuite.explain.trace import Tracing, compared, put
 from perfsuite.model import Code, Run, Side, Trace, TracedKernel, Verdict, Word
-from perfsuite.run.accept import accept
 from perfsuite.run.config import TimeLimit
 from perfsuite.store.baselines import Baselines
 from perfsuite.testing.fake import FakeDevice
@@ -136,18 +135,6 @@ def test_a_hang_loses_one_trace_and_the_next_worker_goes_on(
         after = panel.trace(STEADY[0], Side.B, sets=1)
     assert hung.reason.startswith("its tracing ended: trace took longer than its limit of 1 s")
     assert after.reason == "the profiler saw no kernel"
-
-
-def test_a_baseline_has_a_line_for_each_kernel(tmp_path: Path) -> None:
-    accept(traced_run(), tmp_path, reason="first", by="Ann")
-    entry = entry_of(tmp_path)
-    assert entry.kernels == KERNELS
-    assert entry.codes == (structs.replace(CODE, diff=""),)
-    lines = (tmp_path / "nvidia-h200" / "memory.json").read_text().splitlines()
-    assert [line.strip()[:30] for line in lines if '"duration_us"' in line] == [
-        '{"name": "void copy<4>(float*)',
-        '{"name": "Memset (Device)", "c',
-    ]
 
 
 def test_a_diff_needs_both_texts(tmp_path: Path) -> None:
