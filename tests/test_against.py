@@ -242,14 +242,6 @@ def test_sides_that_run_the_same_code_are_told(project: Path, tmp_path: Path) ->
     assert " was measured for 0 of 2 variants" in gap
 
 
-def test_the_instrument_stays_where_its_own_repository_is_under_test(project: Path) -> None:
-    hostile = project / "src" / "perfsuite"
-    hostile.mkdir(parents=True)
-    write(hostile, **dict.fromkeys(("__init__", "worker", "model"), "raise ImportError('not me')"))
-    commit(project)
-    assert words(measure(project, against="main").run) == {"one": "same", "two": "same"}
-
-
 def test_the_revision_is_built_once_and_a_failing_build_shows_its_end(project: Path) -> None:
     commit(project, acme=PACK.replace("import speed", "import made as speed"))
     write(project, made=BEFORE)
