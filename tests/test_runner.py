@@ -225,17 +225,6 @@ def test_small_steps_are_slower_than_the_first_run_until_the_reference_is_moved(
     assert source_of(moved.run) == f"run {found[4].run.id}, named by baseline reset"
 
 
-def test_a_clock_that_was_set_back_hides_no_earlier_run(place: Place) -> None:
-    first, later = place.execute(), "20990101-000000-00000000"
-    text = first.run_file.read_text("utf-8").replace(first.run.id, later)
-    first.run_file.unlink()
-    first.run_file.with_stem(later).write_text(text, "utf-8")
-    outcome = place.execute()
-    assert outcome.basis.previous is not None
-    assert outcome.basis.previous.id == later
-    assert outcome.run.id > later
-
-
 def test_a_damaged_baseline_leaves_no_run_behind(place: Place) -> None:
     (place.root / "baselines" / "fake").mkdir(parents=True)
     (place.root / "baselines" / "fake" / "acme.json").write_text("{")
