@@ -172,22 +172,18 @@ def test_what_moved_furthest_is_traced_first_then_what_may_become_a_baseline(
         "slower": (Word.SLOWER, 0.02),
         "slow": (Word.SLOWER, 0.1),
     }
-    run = finished(dict.fromkeys(changes, 10.0))
+    ids = {name: f"memory.{name}[n=1024]" for name in changes}
     verdicts = [
-        Verdict(
-            variant=f"memory.{name}[n=1024]",
-            word=word,
-            changes=(moved(theta),) if word is not Word.NEW else (),
-        )
+        Verdict(variant=ids[name], word=word, changes=(moved(theta),) if theta else ())
         for name, (word, theta) in changes.items()
     ]
+    run = finished(dict.fromkeys(changes, 10.0)).having(verdicts=verdicts)
     panel = MagicMock()
     panel.trace.return_value = Anatomy((), reason="a test")
     file = Mock(path=tmp_path / "runs" / "x.jsonl", run=run)
-    run = run.having(verdicts=tuple(verdicts))
     config = Mock(**{"counters": False, **asked})
     monkeypatch.setattr(trace, "counted", lambda *_: "")
-    entries = {f"memory.{name}[n=1024]": Mock(kernels=(), codes=()) for name in known}
+    entries = {ids[name]: Mock(kernels=(), codes=()) for name in known}
     work = Mock(
         file=file, panels=[panel], entries=entries, samplings={}, limit=TimeLimit(), config=config
     )
