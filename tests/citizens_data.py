@@ -36,14 +36,17 @@ def perf_cases():
 RIGHT, WRONG = (f"perf::test_variant[acme.double[n={n}]]" for n in (1, 2))
 
 
-def citizen_in(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """A project with a pack whose second variant is wrong, and an ordinary test."""
+def citizen_in(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, **files: str
+) -> pytest.Pytester:
+    """A project with a pack whose second variant is wrong, and an ordinary test, or others."""
     for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "COLUMNS", "LINES"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("TMPDIR", str(pytester.mkdir("tmp")))
-    pytester.makepyfile(acme=PACK, test_ordinary="def test_ordinary(): pass")
+    usual = {"acme": PACK, "test_ordinary": "def test_ordinary(): pass"}
+    pytester.makepyfile(**usual | files)
     pytester.makeini("[pytest]\nfilterwarnings = error\naddopts = --strict-markers\n")
     return pytester
 

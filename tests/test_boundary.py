@@ -10,7 +10,7 @@ import pytest
 
 from perfsuite.boundary import FILE_BYTES, PerfError, StoreError, hidden, is_plain, plain, user_name
 from perfsuite.run.config import kept_words
-from perfsuite.store.files import inside, is_absent, listed, read, replace_file, unpacked
+from perfsuite.store.files import inside, read, replace_file, unpacked
 
 LONG = "x" * 200
 
@@ -60,18 +60,6 @@ def test_what_is_no_file_or_too_large_is_not_read(
     packed.write_bytes(gzip.compress(bytes(2 << 20)))
     with pytest.raises(StoreError, match="holds more than 1 MiB"):
         unpacked(packed)
-
-
-def test_only_nothing_is_absent(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
-    (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    assert is_absent(tmp_path / "a" / "b")
-    assert listed(tmp_path / "a" / "b") == []
-    assert listed(tmp_path) == ["dangling", "file", "loop"]
-    for name in ("dangling", "dangling/x", "loop", "loop/x", "file/x"):
-        with pytest.raises(OSError, match=name.partition("/")[0]):
-            is_absent(tmp_path / name)
 
 
 KEPT = (

@@ -12,7 +12,6 @@ import pytest
 
 from perfsuite.boundary import UsageError
 from perfsuite.model import Pack, Tier, Work
-from perfsuite.packs.find import discover
 from perfsuite.packs.load import Listing, list_pack, load_pack
 from perfsuite.workers.process import load_catalogue
 
@@ -243,14 +242,6 @@ def test_bad_packs_end_alone_and_the_others_are_listed(tmp_path: Path) -> None:
     assert "'rude'" in listed(tmp_path, {"rude": rude})["rude"].error
     failed = Pack(name="acme", origin="module:acme@", error="two packs have the name 'acme'")
     assert load_catalogue([failed], tier=Tier.SMOKE)[0].error == failed.error
-
-
-def test_a_pack_that_is_not_allowed_is_never_imported(tmp_path: Path) -> None:
-    mark = tmp_path / "imported"
-    source(tmp_path, "bad", f"open({str(mark)!r}, 'w')\n{GOOD}")
-    sources = discover(None, allow=[source(tmp_path, "good", GOOD).origin[5:]])
-    assert [pack.name for pack in load_catalogue(sources, tier=Tier.SMOKE)] == ["good"]
-    assert not mark.exists()
 
 
 def test_a_pack_that_hangs_makes_none_late_and_leaves_nothing_behind(tmp_path: Path) -> None:

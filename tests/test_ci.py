@@ -107,25 +107,6 @@ def test_interrupted_ci_leaves_no_installation_behind(
 # The size tool: what a code line is, and that growth fails.
 
 SIZE = runpy.run_path(str(ROOT / "tools" / "size.py"))
-SOURCE = '''"""A module."""
-
-# A comment.
-def one(value: int) -> str:
-    """Return a text.
-
-    Of two lines.
-    """
-    text = """no docstring
-
-    """  # a comment behind it
-    return (
-        text + str(value)
-    )
-'''
-
-
-def test_blanks_comments_and_docstrings_are_no_code() -> None:
-    assert SIZE["size_of"](SOURCE) == (7, 3)
 
 
 def test_what_grows_beyond_its_alarm_fails(

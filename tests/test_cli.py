@@ -18,7 +18,7 @@ from store_data import FACTS, SKU, finished, kept
 
 from perfsuite.boundary import UsageError
 from perfsuite.cli import Order, carry_out, say_baselines
-from perfsuite.model import Health, Status, Verdict, Word, because
+from perfsuite.model import Health, Verdict, Word, because
 from perfsuite.run.project import WIDE, say_table
 from perfsuite.workers.units import _busy, _limited, lock
 
@@ -214,15 +214,6 @@ def test_compare_judges_one_run_against_another(perfsuite: Command) -> None:
     assert (code, "compute.softmax[n=1024]" in said) == (0, True)
     assert "side by side" in Path("three.html").read_text("utf-8")
     assert perfsuite("compare", A, B, A, "--markdown", "c.md")[0] == 2
-
-
-def test_compare_counts_what_was_skipped(perfsuite: Command, project: Path) -> None:
-    run = finished({"copy": 300.0, "add": 1.0}, run_id="20261124")
-    skipped = replace(run.results[1], status=Status.SKIPPED, evidence=(), reason="needs 2 GPUs")
-    kept(project / ".perfsuite", run.having(results=(run.results[0], skipped)))
-    _, said = perfsuite("compare", A, "20261124")
-    assert "skipped 1: needs 2 GPUs" in said
-    assert "memory.add" not in said
 
 
 def test_runs_of_two_products_stand_side_by_side(perfsuite: Command, project: Path) -> None:

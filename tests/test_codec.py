@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import numpy as np
 import pytest
 from store_data import finished
@@ -16,7 +13,6 @@ from perfsuite.model import (
     Block,
     Evidence,
     Need,
-    Result,
     Run,
     Sampling,
     Settings,
@@ -36,12 +32,6 @@ def test_values_come_back_with_their_types() -> None:
     assert [(type(value), value) for value in found] == [(type(v), v) for v in axes.values()]
     assert codec.encode({"n": np.int64(3), "x": np.float64(2.5)}) == b'{"n":3,"x":2.5}'
     assert codec.encode("a\udc80b") == b'"a?b"', "half a character of a worker costs no result"
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1j])
-def test_what_json_does_not_have_is_not_stored(value: Any) -> None:
-    with pytest.raises(StoreError, match="cannot store a Block"):
-        codec.encode(Block(time_us=(1.0, value)))
 
 
 @pytest.mark.parametrize(
@@ -79,15 +69,11 @@ def test_extreme_numbers_and_characters_are_read() -> None:
 @pytest.mark.parametrize(
     ("plain", "kind", "said"),
     [
-        ({"time_us": [1.0, "slow"]}, Block, "Expected `float`, got `str` - at `$.time_us[1]`"),
         ({"center": 1.0}, BaselineMetric, "missing required field `unit`"),
         ({"time_us": [], "health": {"watt": 3.0}}, Block, "unknown field `watt` - at `$.health`"),
-        ({"variant": "a", "status": "fine"}, Result, "'fine' - at `$.status`"),
         ({"processes": 0}, Settings, "Expected `int` >= 1 - at `$.processes`"),
         ({"launches": 1, "sets": 10**9}, Sampling, "Expected `int` <= 256 - at `$.sets`"),
         ({"slot": 0, "seed": 0, "exact": {"A b": 1}}, Evidence, "- at `key` in `$.exact`"),
-        ({"center": 1.0, "unit": "us", "better": "up"}, BaselineMetric, "- at `$.better`"),
-        ({"center": 1.0, "unit": "us", "within": -1.0}, BaselineMetric, "- at `$.within`"),
     ],
 )
 def test_a_value_that_does_not_fit_is_refused_by_its_path(

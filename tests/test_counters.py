@@ -247,7 +247,9 @@ def test_baselines_keep_counters_and_old_lines_stay_as_they_are(tmp_path: Path) 
     accept(traced_run(), tmp_path, reason="first", by="Ann")
     path = tmp_path / SKU.slug / "memory.json"
     assert '"counters"' not in path.read_text("utf-8")
-    assert entry_of(tmp_path).kernels == KERNELS
+    assert (entry_of(tmp_path).kernels, entry_of(tmp_path).codes[0].diff) == (KERNELS, "")
+    lines = path.read_text("utf-8").splitlines()
+    assert len([line for line in lines if '"duration_us"' in line]) == len(KERNELS)
     more = tuple(replace(each, counters={"sectors_read": 12.0}) for each in KERNELS)
     again = replace(traced_run(more), id="20261122-103000-3f2a")
     done = accept(again, tmp_path, reason="counted", by="Ann")

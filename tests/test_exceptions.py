@@ -78,13 +78,6 @@ def test_what_is_excepted_fails_nothing(
     assert any("acts no more" in note for note in exceptions.notes(run)) is ("11-21" in text)
 
 
-def test_a_rule_selects_by_conditions_or_words(tmp_path: Path) -> None:
-    selects = {"memory.copy[n=*]": True, "n>=1000,case=copy": True, "n=7": False}
-    selects |= {"memory.copy": True, "memory.copy[nm=1024]": False, "nowhere=1": False}
-    rules = load(tmp_path, "".join(map(quarantine, selects))).rules
-    assert [rule.accepts(COPY) for rule in rules] == [*selects.values()]
-
-
 @pytest.mark.parametrize(
     ("text", "where", "what"),
     [

@@ -11,7 +11,7 @@ from report_data import baselines_of, explained, run_of
 from store_data import moved
 from test_report import GOLD, is_as_it_was
 
-from perfsuite.explain.why import Kind, explain, headline, middle
+from perfsuite.explain.why import Kind, explain, headline
 from perfsuite.model import Change, Code, Health, Trace, TracedKernel
 from perfsuite.report.data import RunView, SideView, read
 from perfsuite.report.files import render_page, verdict_json
@@ -110,13 +110,6 @@ def test_the_clock_is_a_cause_only_where_the_code_is_no_slower() -> None:
     slower = replace(SAME_CYCLES, theta=0.08, beta=0.0)
     assert not explain(slower, side(SCALE), side(SCALE)).is_clock
     assert explain(THIRD, side(SCALE), side(SCALE, health=(CAPPED,))).clock is None
-
-
-def test_long_names_keep_both_ends() -> None:
-    fill = "at::native::FillFunctor<float>"
-    name = f"void at::native::vectorized_elementwise_kernel<4, {fill}, 1ul>(int)"
-    assert middle(name) == "vectorized_elementwise_kernel<4, FillFunctor<float>, 1ul>"
-    assert middle("x" * 500) == f"{'x' * 30}…{'x' * 30}"
 
 
 VARIANT = "memory.stream[op=copy,n=268435456]"

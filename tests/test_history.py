@@ -13,7 +13,6 @@ import re
 import shutil
 import socket
 import sqlite3
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -42,7 +41,6 @@ from perfsuite.history.store import (
     Point,
     Series,
     SeriesKey,
-    change_points,
     runs,
     schema,
     shifts,
@@ -525,25 +523,6 @@ def test_one_commit_that_moved_many_is_one_row_and_steps_one_way_are_one_drift()
     assert "drift" not in told
 
 
-def test_a_slow_drift_in_noise_is_told_with_its_total_and_noise_is_none() -> None:
-    def told(daily: float) -> list[str]:
-        rng = random.Random(5)  # noqa: S311 - made-up noise
-        levels = [300.0 * (1 + daily * n) * (1 + rng.gauss(0, 0.001)) for n in range(60)]
-        points = [
-            replace(POINTS[0], run=run.id, started=run.started, center=level)
-            for run, level in zip(map(night, range(60)), levels, strict=True)
-        ]
-        found = replace(series(*(change_points(points) or ())), points=tuple(points))
-        return [line.translate(PLAIN) for line in answers([found], ["a.b[n=1]"])]
-
-    drift, last = told(0.001)
-    assert last == "1 slower of 1 variant in 60 runs"
-    total = float(re.findall(r"slower by ([0-9.]+) %", drift)[0])
-    assert "a drift" in drift
-    assert total == pytest.approx(5.9, abs=1.5)
-    assert told(0.0) == ["no shift of 1 variant in 60 runs"]
-
-
 def test_the_page_of_trends_is_read_without_scripts_and_loads_nothing(tmp_path: Path) -> None:
     later = replace(FOUND, run="r4", started="2026-11-05T02:00:00+00:00")
     crashed = (replace(POINTS[0], center=None, why_not="crashed"),)
@@ -638,22 +617,6 @@ def noisy(seed: int, many: int, *steps: tuple[int, float]) -> list[float]:
 
 def indexes(values: list[float]) -> list[int]:
     return [shift.place for shift in shifts(values)]
-
-
-@pytest.mark.parametrize("many", [12, 365])
-def test_noise_alone_shifts_in_fewer_than_one_series_in_a_hundred(many: int) -> None:
-    assert sum(bool(shifts(noisy(seed, many))) for seed in range(100)) <= 1
-
-
-@pytest.mark.parametrize(("many", "after", "least"), [(30, 3, 0.8), (90, 10, 0.9), (365, 5, 0.8)])
-def test_a_step_of_four_deviations_is_found_where_it_is(
-    many: int, after: int, least: float
-) -> None:
-    found = [shifts(noisy(seed, many, (many - after, 4 * NOISE))) for seed in range(100)]
-    places = [[shift.place for shift in each] for each in found]
-    assert places.count([many - after]) >= 100 * least
-    sizes = [each[0].size for each in found if each]
-    assert statistics.median(sizes) == pytest.approx(4 * NOISE, rel=0.2)
 
 
 @pytest.mark.parametrize(

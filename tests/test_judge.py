@@ -130,6 +130,7 @@ WORDS: list[tuple[Spec, Spec | None, Spec, Word, str]] = [
     ({"exact": {"launches": 4}}, {"exact": {LAUNCHES: 3}}, {"facts": HOST}, SLOWER, "exact_worse"),
     ({"exact": {"launches": 2}}, {"exact": {LAUNCHES: 3}}, {"facts": HOST}, FASTER, "exact"),
     ({}, {"count": 6}, {"facts": HOST, "in_turns": True}, SAME, "within"),
+    ({"levels": clocks(0.03)}, {"count": 6}, {"facts": HOST, "in_turns": True}, SAME, "within"),
     ({"levels": clocks(0.25)}, {"count": 6}, {"facts": HOST, "in_turns": True}, SLOWER,
      "interval"),
     # Circumstances that forbid a comparison, or leave nothing to compare with.

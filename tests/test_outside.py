@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from citizens_data import PACK, RIGHT, WRONG
+from citizens_data import PACK, RIGHT, ROOT, WRONG, citizen_in
 from docs_data import unknown_in
 from ruamel.yaml import YAML
 
@@ -32,7 +32,6 @@ for module in ("run.finish", "report.terminal", "history.store"):
     import_module(f"perfsuite.{module}")
 import_module("scipy.stats")
 
-ROOT = Path(__file__).parents[1]
 USAGE_ERROR = 4
 
 ORDINARY = """
@@ -60,10 +59,7 @@ def test_used(): pass
 @pytest.fixture
 def folder(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A folder with a pack file, an ordinary test and one with a quick look."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    monkeypatch.setenv("TMPDIR", str(pytester.mkdir("tmp")))
-    pytester.makepyfile(acme=PACK, test_ordinary=ORDINARY)
+    citizen_in(pytester, monkeypatch, test_ordinary=ORDINARY)
     pytester.mkdir("deep")
     (pytester.path / "deep" / "test_look.py").write_text(LOOK, encoding="utf-8")
     return pytester

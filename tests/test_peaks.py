@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from store_data import finished, ran
 
 from perfsuite.cli import viewed
 from perfsuite.devices import peaks as roofline
@@ -29,10 +28,7 @@ from perfsuite.devices.peaks import (
 from perfsuite.model import BaselineEntry, BaselineMetric, Pack, Tier, Work
 from perfsuite.packs.find import packs_at
 from perfsuite.report.files import write_report
-from perfsuite.run.accept import accept
 from perfsuite.run.config import Config
-from perfsuite.run.expected import find_expected
-from perfsuite.store.baselines import Baselines, read_sku
 from perfsuite.store.runs import load_run
 from perfsuite.workers.process import load_catalogue
 
@@ -141,25 +137,6 @@ def test_packs_declare_what_is_a_ceiling_whatever_the_tier(packs: Sequence[Pack]
     assert found == json.loads((ROOT / "tests/data/ceilings.json").read_text())
 
 
-def test_stored_baselines_give_the_peaks_of_these_ceilings(packs: Sequence[Pack]) -> None:
-    ceilings = json.loads((ROOT / "tests/data/ceilings.json").read_text())
-    stored = Baselines.load([ROOT / "baselines"], read_sku(ROOT / "baselines/nvidia-h200")).entries
-    now = {(v.id, v.case.version) for pack in packs for own in pack.ceilings.values() for v in own}
-    # An entry of an older version is of other work.
-    entries = [each for each in stored.values() if (each.variant, each.case_version) in now]
-    times = {each.variant: each.metrics["time_us"].center for each in entries}
-    peaks = with_measured(H200, stored.values(), packs)
-    found = {**peaks.links, **peaks.operations, **peaks.starts}
-    for name, own in ceilings.items():
-        reached = [(1e6 * own[each] / times[each], each) for each in own if each in times]
-        if reached:
-            value, variant = max(reached)
-            source = f"{variant}, accepted baseline"
-            assert found.pop(name) == Rate(value, source, measured=True)
-    assert found.items() <= {**H200.links, **H200.operations}.items()
-    assert not found.keys() & {"hbm", "hbm_read", "hbm_write", "pcie", "bf16", "fp8", "tf32"}
-
-
 def test_ceiling_is_the_best_that_is_accepted_of_its_cases(packs: Sequence[Pack]) -> None:
     times = {
         "memory.stream[op=copy,n=268435456,impl=torch]": 500.0,
@@ -215,22 +192,6 @@ def test_a_vendors_pack_declares_the_ceilings_of_its_own_device(tmp_path: Path) 
     # One without work of it changes nothing.
     own = replace(vendor.ceilings["fp7"][0], work=Work(read_bytes=1))
     assert with_measured(H200, entries, [replace(vendor, ceilings={"fp8": (own,)})]) == H200
-
-
-def test_ceiling_that_was_accepted_is_known_to_a_run_without_it(
-    packs: Sequence[Pack], tmp_path: Path
-) -> None:
-    run = finished({"stream": 700.0, "other": 100.0})
-    plain = [one.variant for one in run.variants]
-    renamed = [replace(each, id=ADD) if each.case.name == "stream" else each for each in plain]
-    of_it = {old.id: new.id for old, new in zip(run.variants, renamed, strict=True)}
-    results = tuple(replace(each, variant=of_it[each.variant]) for each in run.results)
-    run = replace(run, variants=ran(*renamed)).having(results=results)
-    accept(run, tmp_path, reason="r", by="b")
-    later = replace(run, id="later", variants=run.variants[1:]).having(results=run.results[1:])
-    found = find_expected([tmp_path], tmp_path / "none", run=later, packs=packs)
-    assert found.reached is not None
-    assert found.reached.links["hbm"].value == pytest.approx(3 * 2**30 / 700e-6, rel=1e-4)
 
 
 def test_a_report_made_again_knows_the_ceilings_of_the_project_s_packs(tmp_path: Path) -> None:

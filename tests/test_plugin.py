@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import scipy.special
 from against_data import commit, git
+from citizens_data import ROOT, citizen_in
 
 from perfsuite import plugin
 from perfsuite.explain import trace
@@ -22,7 +22,6 @@ from perfsuite.workers.units import Panels
 
 pytest_plugins = ["pytester"]
 
-ROOT = Path(__file__).parents[1]
 # An inner session in this process forgets what it is the first to import, and numpy can be
 # imported only once.
 KEPT = (scipy.special, trace, store)
@@ -71,14 +70,7 @@ ONLY_DOUBLE = ("--perf-select", "case=double")
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A project with one pack file and one ordinary test, and no case modules."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "COLUMNS", "LINES"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TMPDIR", str(pytester.mkdir("tmp")))
-    pytester.makepyfile(acme=PACK)
-    pytester.makepyfile(test_ordinary="def test_ordinary(): pass")
-    return pytester
+    return citizen_in(pytester, monkeypatch, acme=PACK)
 
 
 def run(project: pytest.Pytester, *args: str) -> pytest.RunResult:

@@ -83,15 +83,6 @@ def test_made_up_changes_are_found_and_noise_hides_them() -> None:
     assert {each.kind for each in trials(Deck(loud))} == {"not quiet"}
 
 
-def test_what_pairs_need_and_have_not_is_no_trial() -> None:
-    (night,) = made_up(changes=(0.01,)).nights
-    alone = collect.Raw((replace(night, waves=tuple(w for w in night.waves if not w.beside)),))
-    found = list(trials(Deck(alone)))
-    assert any(each.triage for each in found)
-    assert not any(each.verdict for each in found)
-    assert {target.outcome for target in Proof(alone, draws=1).targets[1:]} == {"not shown"}
-
-
 def test_a_level_that_moved_is_environment_and_counts_as_a_false_alarm() -> None:
     (night,) = made_up(units=1).nights
     # The card is 3 % slower for each second wave, and for both sides of all pairs.
@@ -127,19 +118,6 @@ def test_only_bounds_on_the_right_side_are_met() -> None:
     assert outcome(0, 2900, 0.001, is_most=True) == "not shown"
     assert outcome(0, 2995, 0.001, is_most=True) == "met"
     assert outcome(9, 2995, 0.001, is_most=True) == "**missed**"
-
-
-def test_all_is_met_by_enough_quiet_trials_alone() -> None:
-    raw = made_up(between=0.0003, changes=(0.005, 0.01), many=210)
-    proof = Proof(raw, draws=1)
-    outcomes = {target.words: target.outcome for target in proof.targets}
-    open_ones = {words for words, outcome in outcomes.items() if outcome != "met"}
-    # Two kernels cannot show a share of 70 %, nor some hundred trials 0.1 %, nor 104 of 104 99 %.
-    quiet, false, *_ = outcomes
-    assert open_ones == {quiet, false, "+1 %, this card known: is found in at least 99 %"}
-    assert not proof.is_met
-    proof.targets = [target for target in proof.targets if target.words not in open_ones]
-    assert proof.is_met
 
 
 def test_bounds_are_exact() -> None:
@@ -239,13 +217,6 @@ def test_page_says_what_is_shown_and_what_was_not_measured(tmp_path: Path) -> No
     assert "| do_bench | 0.00 | 0 % |" in text
     again = replace(first, header=replace(first.header, started="2026-12-01T00:00:00+00:00"))
     assert Proof(collect.Raw((first, again)), draws=1).repeated == 3
-
-
-def test_page_of_nothing_claims_nothing(tmp_path: Path) -> None:
-    proof = Proof(collect.Raw((night([variant("copy", 0.0, None)], []),)))
-    assert {target.outcome for target in proof.targets} == {"not shown"}
-    write_page([proof], tmp_path / "proof.md")
-    assert "No pairs were recorded" in (tmp_path / "proof.md").read_text(encoding="utf-8")
 
 
 def test_planted_pack_is_sound_and_other_tools_answer_or_say_why_not() -> None:

@@ -54,17 +54,6 @@ class Launches:
     def wrong_once_in_20(self, x: Any, y: Any) -> Any:
         return self._odd(x, lambda n: n % 20 == 19, 7.0)
 
-    def nan_later(self, x: Any, y: Any) -> Any:
-        return self._odd(x, lambda n: n > 50, math.nan)
-
-    def nothing_later(self, x: Any, y: Any) -> Any:
-        self.calls.append(None)
-        return right(x) if len(self.calls) <= CHECKED else None
-
-    def shorter_later(self, x: Any, y: Any) -> Any:
-        self.calls.append(None)
-        return right(x)[len(self.calls) > CHECKED :]
-
     def left_out_later(self, x: Any, y: Any) -> None:
         self.calls.append(None)
         if len(self.calls) <= CHECKED:
@@ -87,10 +76,6 @@ class Launches:
             self.kept[x.data_ptr()] = host.pin_memory() if self.ctx.device == "cuda" else host
         found = self.kept.get(x.data_ptr())
         y.copy_(right(x) if found is None else found, non_blocking=True)
-
-    def changes_its_input(self, x: Any, y: Any) -> None:
-        self.writes(x, y)
-        x.add_(0.5)
 
     def changes_its_input_once(self, x: Any, y: Any) -> None:
         self.writes(x, y)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
 import tomllib
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ from perfsuite.model import Pack, Tier
 from perfsuite.packs.find import discover
 from perfsuite.report import data
 from perfsuite.run.config import OPTIONS
-from perfsuite.store.baselines import read_all, read_runs, runs_of
+from perfsuite.store.baselines import read_all
 from perfsuite.store.runs import list_runs, load_run
 from perfsuite.workers.process import load_catalogue
 
@@ -130,23 +128,6 @@ def test_a_claim_across_cases_is_of_variants_that_do_the_same(packs: Mapping[str
     assert {one.pack for one, _ in across} == {"blackwell", "compute", "hopper"}
     does = [{(o.case.regime, o.work.flops) for o in pair if o.work} for pair in across]
     assert all(len(each) == 1 for each in does)
-
-
-def test_entries_by_product_have_what_those_by_board_had() -> None:
-    """Each card's processes and commit are kept, but of another sampling, or of variants gone."""
-    frozen = json.loads((ROOT / "tests/data/entries_by_card.json").read_text("utf-8"))
-    entries, processes = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
-    for folder in {ROOT / "baselines" / slug for slug, *_ in frozen}:
-        stored = read_all(folder).values()
-        runs = read_runs(folder, runs_of(stored))
-        for entry, card in [(each, card) for each in stored for card in each.cards]:
-            run = runs[entry.run_of([card])]
-            key = (folder.name, card, run.boards[card], run.commit)
-            entries[key] += 1
-            processes[key] += len(entry.metrics["time_us"].values[card])
-    # Slug, card, board and commit; entries and processes; how many of both are left out.
-    assert entries == {(*row[:4],): row[4] - row[6] for row in frozen}
-    assert processes == {(*row[:4],): row[5] - row[7] for row in frozen}
 
 
 @pytest.mark.parametrize("name", TABLED)

@@ -205,28 +205,6 @@ def test_a_change_that_crosses_a_limit_of_sampling_is_judged_as_it_is(
     assert found.changes[0].theta == pytest.approx(now / before - 1, abs=0.003)
 
 
-def test_a_run_that_cannot_sample_as_before_is_incomparable_until_it_is_accepted(
-    place: Place,
-) -> None:
-    first = place.execute(place.request(FLIPPING)).run
-    accept(first, place.root / "baselines", reason="first", by="a")
-    (place.folder / "speeds.json").write_text('{"cache": 2}', encoding="utf-8")
-    other = place.execute(place.request(FLIPPING)).run
-    (found,) = other.verdicts
-    ways = {process.sampling for each in other.results for process in each.evidence}
-    assert (found.word, found.reasons[-1].kind, found.fails) == (
-        model.Word.INCOMPARABLE,
-        "sampling",
-        True,
-    )
-    assert [found.reasons[-1].facts["before"], found.reasons[-1].facts["now"]] == [
-        "45 launches over 45 input sets", *map(str, ways)
-    ]  # fmt: skip
-    accept(other, place.root / "baselines", reason="another cache", by="a")
-    (again,) = place.execute(place.request(FLIPPING)).run.verdicts
-    assert again.word is model.Word.SAME
-
-
 def test_small_steps_are_slower_than_the_first_run_until_the_reference_is_moved(
     place: Place,
 ) -> None:
@@ -245,17 +223,6 @@ def test_small_steps_are_slower_than_the_first_run_until_the_reference_is_moved(
     moved = place.execute()
     assert words(moved) == ["same", "same"]
     assert source_of(moved.run) == f"run {found[4].run.id}, named by baseline reset"
-
-
-def test_a_clock_that_was_set_back_hides_no_earlier_run(place: Place) -> None:
-    first, later = place.execute(), "20990101-000000-00000000"
-    text = first.run_file.read_text("utf-8").replace(first.run.id, later)
-    first.run_file.unlink()
-    first.run_file.with_stem(later).write_text(text, "utf-8")
-    outcome = place.execute()
-    assert outcome.basis.previous is not None
-    assert outcome.basis.previous.id == later
-    assert outcome.run.id > later
 
 
 def test_a_damaged_baseline_leaves_no_run_behind(place: Place) -> None:

@@ -384,16 +384,6 @@ def test_a_count_that_the_same_code_changed_is_the_environment_s(
         assert {*words(measure(project, settings=PAIRS).run).values()} == {"environment"}, ops
 
 
-def test_a_change_beside_a_changed_tree_that_was_kept_is_found(project: Path) -> None:
-    write(project, speed=HALFWAY)
-    source = measure(project).run.sources["acme"]
-    write(project, speed=PLANTED)
-    assert words(measured_beside(asked(project, settings=PAIRS), source)) == {
-        "one": "same",
-        "two": "slower",
-    }
-
-
 def test_short_commits_of_old_files_are_found_and_names_are_none(project: Path) -> None:
     config, sha = asked(project), git(project, "rev-parse", "HEAD")
     found = sides(config, Source.at(sha[:12]))

@@ -19,7 +19,6 @@ from perfsuite.engine.trace import MOST_KERNELS, Anatomy, artefact_of, dissect
 from perfsuite.explain import trace
 from perfsuite.explain.trace import Tracing, compared, put
 from perfsuite.model import Code, Run, Side, Trace, TracedKernel, Verdict, Word
-from perfsuite.run.accept import accept
 from perfsuite.run.config import TimeLimit
 from perfsuite.store.baselines import Baselines
 from perfsuite.testing.fake import FakeDevice
@@ -138,18 +137,6 @@ def test_a_hang_loses_one_trace_and_the_next_worker_goes_on(
     assert after.reason == "the profiler saw no kernel"
 
 
-def test_a_baseline_has_a_line_for_each_kernel(tmp_path: Path) -> None:
-    accept(traced_run(), tmp_path, reason="first", by="Ann")
-    entry = entry_of(tmp_path)
-    assert entry.kernels == KERNELS
-    assert entry.codes == (structs.replace(CODE, diff=""),)
-    lines = (tmp_path / "nvidia-h200" / "memory.json").read_text().splitlines()
-    assert [line.strip()[:30] for line in lines if '"duration_us"' in line] == [
-        '{"name": "void copy<4>(float*)',
-        '{"name": "Memset (Device)", "c',
-    ]
-
-
 def test_a_diff_needs_both_texts(tmp_path: Path) -> None:
     old, new = (Code(name="f", ptx=letter * 24) for letter in "ab")
     put(tmp_path, new.ptx, "mov\nadd\nret")
@@ -185,22 +172,18 @@ def test_what_moved_furthest_is_traced_first_then_what_may_become_a_baseline(
         "slower": (Word.SLOWER, 0.02),
         "slow": (Word.SLOWER, 0.1),
     }
-    run = finished(dict.fromkeys(changes, 10.0))
+    ids = {name: f"memory.{name}[n=1024]" for name in changes}
     verdicts = [
-        Verdict(
-            variant=f"memory.{name}[n=1024]",
-            word=word,
-            changes=(moved(theta),) if word is not Word.NEW else (),
-        )
+        Verdict(variant=ids[name], word=word, changes=(moved(theta),) if theta else ())
         for name, (word, theta) in changes.items()
     ]
+    run = finished(dict.fromkeys(changes, 10.0)).having(verdicts=verdicts)
     panel = MagicMock()
     panel.trace.return_value = Anatomy((), reason="a test")
     file = Mock(path=tmp_path / "runs" / "x.jsonl", run=run)
-    run = run.having(verdicts=tuple(verdicts))
     config = Mock(**{"counters": False, **asked})
     monkeypatch.setattr(trace, "counted", lambda *_: "")
-    entries = {f"memory.{name}[n=1024]": Mock(kernels=(), codes=()) for name in known}
+    entries = {ids[name]: Mock(kernels=(), codes=()) for name in known}
     work = Mock(
         file=file, panels=[panel], entries=entries, samplings={}, limit=TimeLimit(), config=config
     )

@@ -64,7 +64,7 @@ TODAY = {
     "core": 14_031,
     "features": 3_793,
     "core path": 5_042,
-    "tests": 15_625,
+    "tests": 15_145,
     "modules": 77,
 }
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}

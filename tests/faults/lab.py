@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import indent
 from typing import Any, NamedTuple
 
 LIMIT_S = 100.0
@@ -48,22 +49,25 @@ def workload(fn=double, **given):
     )
     return Workload(fn=fn, **{**parts, **given})
 """
-GOOD = (
-    HEAD
-    + '''
-@perfsuite.case(smoke={"n": [1, 2]}, source="made up")
-def double_it(ctx, n):
+
+
+def pack(name: str, launch: str, axes: str = '{"n": [1]}') -> str:
+    """Return a pack of one case that doubles eight numbers, whose launch has these statements."""
+    return f'''{HEAD}
+@perfsuite.case(smoke={axes}, source="made up")
+def {name}(ctx, n):
     """Double eight numbers."""
     def fn(values):
-        ctx.spend(100.0 * n)
-        return double(values)
+{indent(launch, 8 * " ")}
     return workload(fn)
 
 @perfsuite.hookimpl
 def perf_cases():
-    return [double_it]
+    return [{name}]
 '''
-)
+
+
+GOOD = pack("double_it", "ctx.spend(100.0 * n)\nreturn double(values)", axes='{"n": [1, 2]}')
 FIRST, SECOND = "good.double_it[n=1]", "good.double_it[n=2]"
 
 

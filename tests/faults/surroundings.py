@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from faults.lab import BOUND, CHECK, FIRST, HEAD, Done, Scene, Stage
+from faults.lab import BOUND, CHECK, FIRST, Done, Scene, Stage, pack
 from faults.rows import Fault, ending, exits, of
 
 GROUP = "around"
@@ -20,35 +20,22 @@ ASCII: Mapping[str, str | None] = {
     "PYTHONIOENCODING": "ascii",
 }  # fmt: skip
 # Says where it runs, and waits there until it may go on.
-SLOW = (
-    HEAD
-    + '''
-@perfsuite.case(smoke={"n": [1]}, source="made up")
-def wait(ctx, n):
-    """Wait for a file, then double eight numbers."""
-    def fn(values):
-        if not os.path.exists("HERE/go"):
-            own = f"HERE/at.{os.getpid()}"
-            with open(own, "w") as file:
-                file.write(str(os.getpid()))
-            os.rename(own, "HERE/at")
-        ACT
-        until = time.monotonic() + 90
-        while not os.path.exists("HERE/go") and time.monotonic() < until:
-            time.sleep(0.02)
-        return double(values)
-    return workload(fn)
-
-@perfsuite.hookimpl
-def perf_cases():
-    return [wait]
-'''
-)
+SLOW = """if not os.path.exists("HERE/go"):
+    own = f"HERE/at.{os.getpid()}"
+    with open(own, "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(own, "HERE/at")
+ACT
+until = time.monotonic() + 90
+while not os.path.exists("HERE/go") and time.monotonic() < until:
+    time.sleep(0.02)
+return double(values)"""
 
 
 def with_slow(stage: Stage, act: str = "pass") -> None:
     """Add a pack whose variant waits until it may go on."""
-    stage.write("slow.py", SLOW.replace("ACT", act).replace("HERE", str(stage.project)))
+    launch = SLOW.replace("ACT", act).replace("HERE", str(stage.project))
+    stage.write("slow.py", pack("wait", launch))
 
 
 def reached(stage: Stage) -> int:
@@ -85,26 +72,8 @@ def read_only(stage: Stage) -> Done:
 
 def full_tmp(stage: Stage) -> Done:
     """Run with 4 KiB left for temporary files, with a variant that is wrong and says much."""
-    stage.write(
-        "bad.py",
-        HEAD
-        + '''
-@perfsuite.case(smoke={"n": [1]}, source="made up")
-def w(ctx, n):
-    """Be wrong."""
-    def fn(values):
-        try:
-            print("x" * 100_000, flush=True)
-        except OSError:
-            pass
-        return values
-    return workload(fn)
-
-@perfsuite.hookimpl
-def perf_cases():
-    return [w]
-''',
-    )
+    launch = "try:\n    print('x' * 100_000, flush=True)\nexcept OSError:\n    pass\nreturn values"
+    stage.write("bad.py", pack("w", launch))
     mount = 'mount -t tmpfs -o size=64k none "$TMPDIR" && head -c 60k /dev/zero > "$TMPDIR/fill"'
     probe = stage.call("unshare", "-m", "sh", "-c", mount)
     if probe.code:
@@ -139,23 +108,8 @@ def workflow(stage: Stage) -> Done:
     lines = [r"::stop-commands::x\n", r"  ::error::forged\n", r"##[error]forged\n",
              r"::set-output name=a::b\n", r"\r::add-mask::a\n", r"a ##[error]forged\n",
              r"\u3000 ::error::forged\n"]  # fmt: skip
-    stage.write(
-        "bad.py",
-        HEAD
-        + f'''
-@perfsuite.case(smoke={{"n": [1]}}, source="made up")
-def w(ctx, n):
-    """Print and fail."""
-    def fn(values):
-        print("{"".join(lines)}")
-        raise ValueError("::warning::forged")
-    return workload(fn)
-
-@perfsuite.hookimpl
-def perf_cases():
-    return [w]
-''',
-    )
+    launch = f"""print("{"".join(lines)}")\nraise ValueError("::warning::forged")"""
+    stage.write("bad.py", pack("w", launch))
     return stage.perf("+bad", *CHECK, env={"GITHUB_ACTIONS": "true"})
 
 
@@ -174,27 +128,10 @@ def gone(stage: Stage) -> Done:
     return stage.cli("history", FIRST, wrap=("sh", "-c", leave, "sh"))
 
 
-AT_ONCE = (
-    HEAD
-    + '''
-@perfsuite.case(smoke={"n": ["a"]}, source="made up")
-def wait(ctx, n):
-    """Take half a second."""
-    def fn(values):
-        time.sleep(0.5)
-        return double(values)
-    return workload(fn)
-
-@perfsuite.hookimpl
-def perf_cases():
-    return [wait]
-'''
-)
-
-
 def on_terminal(stage: Stage) -> Done:
     """Run on a terminal, where progress is shown."""
-    stage.write("slow.py", AT_ONCE)
+    launch = "time.sleep(0.5)\nreturn double(values)"
+    stage.write("slow.py", pack("wait", launch, axes='{"n": ["a"]}'))
     ours, theirs = os.openpty()
     shown: list[bytes] = []
 
