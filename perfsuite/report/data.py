@@ -647,13 +647,13 @@ class RunView:
         """The outcome of the run in one sentence, what needs a reader first."""
         failing = tallies(one.mark for one in self.variants if one.fails)
         urgent = view.tallied(each for each in self.tallies if each[0].is_urgent)
-        ended = tallies(one.mark for one in self.ran)
         ran = view.count(len(self.ran), "variant")
         nothing = f"No variant ran: {view.tallied(self.tallies)}".removesuffix(": ")
-        first = view.tallied(ended) or nothing
+        first = view.tallied(tallies(one.mark for one in self.ran)) or nothing
         if failing:
             total = view.number(sum(number for _, number in failing), 0)
-            first = f"{total} of {ran} fail{'s' * (total == '1')}: {view.tallied(failing)}"
+            kinds = view.tallied(failing).removeprefix(f"{total} ")  # of one kind once
+            first = f"{total} of {ran} fail{'s' * (total == '1')}: {kinds}"
         elif urgent:
             first = f"{urgent} of {ran}"
         elif self.ran and self.counts["same"] == len(self.ran):
