@@ -395,7 +395,7 @@ def _between(explanation: Explanation) -> str:
     if not 1 / 2 < rest_us / change_us <= MOST_SHARE:
         own_us = math.fsum(each.delta_us for each in causes)
         others = change_us - rest_us - own_us, f"of {'other ' * bool(causes)}kernels"
-        parts = (own_us, "of that"), others, (rest_us, "of gaps or overlap")
+        parts = (own_us, "of that"), others, (rest_us, "of gaps, overlap or tracing")
         sums = (f"{signed(us, change_us)} {of}" for us, of in parts if abs(us) >= LEAST_US)
         return f"{', '.join(sums)}: together {signed(change_us)}"
     if explanation.recompiled:
