@@ -48,7 +48,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     if not config.getoption("perf"):
         given = (str(word).partition("=")[0] for word in config.invocation_params.args)
         if alone := next((name for name in given if name in OPTIONS), ""):
-            raise pytest.UsageError(f"{alone} says nothing by itself\n  do: add --perf")
+            raise pytest.UsageError(f"{alone} does nothing without --perf\n  do: add --perf")
         return
     for option, told, remedy in REFUSED:
         if config.getoption(option, default=None):

@@ -72,7 +72,7 @@ def test_a_run_is_told_in_groups(tmp_path: Path) -> None:
     for one in slower.views:  # as where nothing was traced
         vars(one)["explanation"] = one.explanation._replace(share=None)
     assert "traced" not in slower.cause
-    assert (slower.failing, faster.alike.name) == ("10 fail", faster.first.id)
+    assert (slower.failing, faster.alike.name) == ("all fail", faster.first.id)
     assert {(one.mark.word, one.cause) for one in same} == {("same", "")}
 
 

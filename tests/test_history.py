@@ -509,7 +509,7 @@ def test_one_commit_that_moved_many_is_one_row_and_steps_one_way_are_one_drift()
         "3 slower of 8 variants in 6 runs",
     ]
     (few,) = answers(rest, names)  # one of the six was disturbed
-    assert few.endswith("in 6 runs; a shift needs 3 that count before it and 3 after")
+    assert few.endswith("in 6 runs; a shift needs 3 valid runs before it and 3 after")
 
     def steps(*levels: float) -> Series:
         both = itertools.pairwise(levels)

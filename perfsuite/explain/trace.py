@@ -29,6 +29,7 @@ from msgspec.structs import replace
 from perfsuite import model
 from perfsuite.boundary import DeviceError, PerfError, plain
 from perfsuite.engine.trace import Anatomy
+from perfsuite.report import view
 from perfsuite.run.against import by_size
 from perfsuite.run.run import Work
 from perfsuite.store.files import replace_file
@@ -73,9 +74,7 @@ class Tracing(Struct):
         self._kinds = dict(self._needed())
         if not self._kinds:
             return run
-        count = len(self._kinds)
-        told = f"tracing the kernels of {count} {'variant' if count == 1 else 'variants'}"
-        self.work.listener.note(told)
+        self.work.listener.note(f"tracing kernels of {view.count(len(self._kinds), 'variant')}")
         started = time.monotonic()
         # Of each kind that comes first which moved furthest.
         largest = [verdict.variant for verdict in by_size(run.verdicts)]
@@ -85,10 +84,10 @@ class Tracing(Struct):
         self._trace_side([each for each in variants if each.id in self._compared], model.Side.A)
         self._trace_side(variants, model.Side.B)
         if self._left:
-            limits = ", ".join(f"{most:g} s for what {kind}" for kind, most in LIMITS_S.items())
-            within = f", within {self.work.limit}" if self.work.limit.is_set else ""
-            left = f"{self._left} kernel traces were not taken"
-            self._notes.insert(0, f"{left}: the limits are {limits}{within}")
+            limits = [f"{most:g} s for what {kind}" for kind, most in LIMITS_S.items()]
+            limits += [f"within {self.work.limit}"] * self.work.limit.is_set
+            left = f"{self._left} kernel traces were not taken: the limits are {', '.join(limits)}"
+            self._notes.insert(0, left)
         phases_s = {**run.phases_s, "trace": time.monotonic() - started}
         notes = (*run.notes, *dict.fromkeys(filter(None, self._notes)))
         return replace(run, notes=notes, phases_s=phases_s)

@@ -54,10 +54,9 @@ _ROLES = {
 REASONS = {"sw_power_cap": "power cap", "sw_thermal": "thermal limit"}
 NAME_CHARACTERS = 60
 MOST_CAUSES, MOST_FACTS, MOST_DIFFERENCES, MOST_ROWS = 2, 4, 4, 40
-# Namespaces, and the types of a function's own arguments, which its template's mostly repeat.
-_LITTLE = re.compile(
-    r"\(anonymous namespace\)::|\b(?:at::native|std|cuda|thrust)::|(?<=[\w>])\([^()]*\)$"
-)
+# Namespaces but that of PyTorch's operators, and the types of a function's own arguments, which its
+# template's mostly repeat.
+_LITTLE = re.compile(r"\(anonymous namespace\)::|\b(?!aten::)[A-Za-z_]\w*::|(?<=[\w>])\([^()]*\)$")
 
 
 class Kind(StrEnum):
@@ -163,9 +162,10 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
     @property
     def is_between(self) -> bool:
-        """Say whether most of the change lies between the kernels."""
-        is_told = self.is_fine or self.is_clock or not self.change_us
-        return not is_told and (self.rest_us or 0.0) / (self.change_us or 1.0) > 1 / 2
+        """Say whether most lies between the kernels, or some got slower by more than the whole."""
+        slower = math.fsum(max(0.0, each.share or 0.0) for each in self.kernels)
+        is_rest = not self.is_fine and (self.rest_us or 0.0) / (self.change_us or 1.0) > 1 / 2
+        return not self.is_clock and (is_rest or slower > MOST_SHARE)
 
     @property
     def recompiled(self) -> list[KernelChange]:
@@ -310,7 +310,7 @@ def _facts(explanation: Explanation) -> Iterator[Fact]:
             yield from _launch_facts(each)
             yield from _code_facts(each.code)
         else:
-            old, new = _name(each.before), _name(each.now)
+            old, new = _name(each.before, each.now), _name(each.now, each.before)
             what = "kernel" if old and new else "one more kernel" if new else "one kernel less,"
             yield what, old if new else "", new or old
     yield from () if explanation.is_clock else explanation.environment
@@ -357,10 +357,9 @@ def _clock_words(clock: Clock) -> str:
 
 def _cause(cause: KernelChange) -> str:
     old, new, share = cause.before, cause.now, ""
-    if cause.share and cause.share > 0:
-        is_part = cause.share <= MOST_SHARE
-        part = f"{view.share(cause.share)} of the" if is_part else "more than the whole"
-        share = f" (explains {part} change)"
+    if cause.share and 0 < cause.share <= MOST_SHARE:
+        part = view.share(cause.share) if cause.share < 1 else "all"
+        share = f" (explains {part} of the change)"
     if new is None:
         return f"{_name(old)}, {_time(old)} of a launch, is gone{share}"
     if old is None:
@@ -368,10 +367,9 @@ def _cause(cause: KernelChange) -> str:
     counted = "".join(f", {each}" for each in _counted(cause)[:MOST_FACTS])
     if cause.kind is Kind.REPLACED:
         role = role_of(new)
-        switch = "library switch, another kernel" if cause.code is None else "another kernel"
-        switch += f" for the {role}" if role else ""
+        switch = f"another kernel for the {role}" if role else "another kernel"
         times = f"{_time(new)} instead of {_time(old)}{share}{counted}"
-        return f"{switch}: {_name(new)} instead of {_name(old)}, {times}"
+        return f"{switch}: {_name(new, old)} instead of {_name(old, new)}, {times}"
     if new.count != old.count:
         now, was = (view.amount(each.count, "") for each in (new, old))
         return f"{_name(new)} runs {now} times a launch instead of {was}{share}"
@@ -392,12 +390,15 @@ def _code(cause: KernelChange) -> str:
 
 def _between(explanation: Explanation) -> str:
     rest_us, change_us = explanation.rest_us or 0.0, explanation.change_us or 1.0
-    rest, share = signed(rest_us), view.share(rest_us / change_us)
-    recompiled = [each for each in explanation.recompiled[:1] if each not in explanation.causes]
+    rest, share, causes = signed(rest_us), view.share(rest_us / change_us), explanation.causes
+    recompiled = [each for each in explanation.recompiled[:1] if each not in causes]
     told = "".join(f"{_cause(each)}; " for each in recompiled)
-    if rest_us / change_us > MOST_SHARE:
-        moved, change = signed(change_us - rest_us), signed(change_us)
-        return f"{told}traced, its kernels moved by {moved}, which does not explain {change}"
+    if not 1 / 2 < rest_us / change_us <= MOST_SHARE:
+        own_us = math.fsum(each.delta_us for each in causes)
+        others = change_us - rest_us - own_us, f"of {'other ' * bool(causes)}kernels"
+        parts = (own_us, "of that"), others, (rest_us, "of gaps, overlap or tracing")
+        sums = (f"{signed(us, change_us)} {of}" for us, of in parts if abs(us) >= LEAST_US)
+        return f"{', '.join(sums)}: together {signed(change_us)}"
     if explanation.recompiled:
         return f"{told}the trace does not explain the other {rest} ({share})"
     return f"{rest} ({share} of the change) are outside kernels: gaps between them, and launching"
@@ -474,30 +475,32 @@ def _shape(kernel: TracedKernel | None) -> dict[str, str]:
     return {label: text for label, text in known.items() if text}
 
 
-def middle(name: str) -> str:
-    """Return a kernel's name without what says little, and a long one without its middle.
+def middle(name: str, other: str = "", most: int = NAME_CHARACTERS) -> str:
+    """Return a kernel's name without what says little; of a long one ``most`` characters.
 
-    Both ends tell kernels apart: templates are named at the front and bound at the end.
+    These are both ends, and what stands where it begins to differ from the ``other``.
     """
-    name = _LITTLE.sub("", name.removeprefix("void "))
-    if len(name) <= NAME_CHARACTERS:
+    name, other = (_LITTLE.sub("", each.removeprefix("void ")) for each in (name, other))
+    if len(name) <= most:
         return name
-    half = NAME_CHARACTERS // 2
-    return f"{name[:half]}\N{HORIZONTAL ELLIPSIS}{name[-half:]}"
+    part, pairs = most // 3, enumerate(zip(name, other, strict=False))
+    differs = next((at for at, (one, two) in pairs if one != two), len(name) // 2)
+    at = max(part, min(differs - part // 4, len(name) - 2 * part))
+    return "\N{HORIZONTAL ELLIPSIS}".join((name[:part], name[at : at + part], name[-part:]))
 
 
-def _name(kernel: TracedKernel | None) -> str:
-    return middle(kernel.name) if kernel else ""
+def _name(kernel: TracedKernel | None, other: TracedKernel | None = None) -> str:
+    return middle(kernel.name, other.name if other else "") if kernel else ""
 
 
 def _time(kernel: TracedKernel | None) -> str:
     return view.time(kernel.total_us, None) if kernel else ""
 
 
-def signed(time_us: float) -> str:
-    """Return a difference of times with its sign."""
+def signed(time_us: float, like: float | None = None) -> str:
+    """Return a difference of times with its sign, in the unit that one ``like`` it has."""
     sign = "+" if time_us > 0 else view.MINUS if time_us else ""
-    return f"{sign}{view.time(abs(time_us), None)}"
+    return f"{sign}{view.time(abs(time_us), None, like=like)}"
 
 
 # What the page shows of a variant.
@@ -532,7 +535,7 @@ def section(variant_view: VariantView) -> Markup:
 @cache
 def _template() -> Template:
     pages = templates(package="perfsuite.explain")
-    told = (middle, signed, _percent, _timed, facts_words)
+    told = (middle, signed, _timed, facts_words)
     pages.globals |= {each.__name__.strip("_"): each for each in told}
     return pages.get_template("why.html.j2")
 
@@ -542,7 +545,7 @@ def _details(each: KernelChange) -> str:
     if not (each.before and each.now):
         shape = _shape(each.now or each.before)
         return "; ".join(f"{label} {text}" for label, text in shape.items())
-    was = [f"was {middle(each.before.name)}"] if each.kind is Kind.REPLACED else []
+    was = [f"was {_name(each.before, each.now)}"] if each.kind is Kind.REPLACED else []
     return "; ".join([*was, *_differences(each, 2 * MOST_FACTS)])
 
 
@@ -563,8 +566,3 @@ def _timed(kernel: TracedKernel | None) -> str:
         return view.NOTHING
     times = f"{view.amount(kernel.count, '')}{view.SPACE}{view.TIMES}{view.SPACE}"
     return f"{times if kernel.count != 1 else ''}{view.time(kernel.duration_us, None)}"
-
-
-def _percent(share: float) -> str:
-    """Return a part of the change: negative where it made up for others."""
-    return view.percent(share, half_width=0.05).removeprefix("+")

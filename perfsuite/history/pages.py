@@ -153,7 +153,7 @@ def answers(found: Sequence[Series], every: Iterable[str]) -> Iterator[str]:
     told = ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word]) or "no shift"
     runs = view.count(len({point.run for one in found for point in one.points}), "run")
     most = max((len(one.valid) for one in found), default=0)
-    few = f"; a shift needs {FEWEST} that count before it and {FEWEST} after"
+    few = f"; a shift needs {FEWEST} valid runs before it and {FEWEST} after"
     few = few if most < 2 * FEWEST and not moves else ""
     yield f"{told} of {view.count(len(found), 'variant')} in {runs}{few}"
 

@@ -42,10 +42,10 @@ FULL_DETAIL, MOST_SECTIONS, MOST_ALIKE = 100, 30, 10
 NOTABLE_LOAD_PERCENT = 10
 # A headline has room for so much of a cause.
 MOST_WHY = 300
-# Reasons that the change beside them says, and those that say why the evidence does not decide.
-BESIDE, DOUBTS = {"interval", "time"}, {"clock_lost", "lost", "unconfirmed", "unusable"}
+# Reasons that say why the evidence does not decide.
+DOUBTS = {"clock_lost", "lost", "stored_time", "unconfirmed", "unusable"}
 # What is no reason of a change: its explanation tells the clock, and it was found.
-OF_NO_CHANGE = {"clocks", "detectable"}
+NO_CHANGE = {"clocks", "detectable"}
 
 # What is known of the machine: a name, what it was and what it is.
 Fact = tuple[str, str, str]
@@ -435,7 +435,7 @@ class VariantView(model.VariantRun, frozen=True, kw_only=True, dict=True):
         """The reasons of its word, without what the change beside them says."""
         reasons = self.verdict.reasons if self.verdict else ()
         moved = self.verdict is not None and self.verdict.word.moved
-        known = (BESIDE if self.telling else set()) | (OF_NO_CHANGE if moved else set())
+        known = ({"interval", "time"} if self.telling else set()) | (NO_CHANGE if moved else set())
         shown = [each for each in reasons if each.kind not in known]
         return "; ".join(dict.fromkeys(map(view.sentence, shown))) if reasons else self.reason
 
@@ -446,7 +446,7 @@ class VariantView(model.VariantRun, frozen=True, kw_only=True, dict=True):
         if self.mark.tone == "unclear":
             load = max((each.foreign_percent or 0.0 for each in self.health), default=0.0)
             others = f"load by others up to {view.number(load, 0)}{view.SPACE}%"
-            told = [others] if load >= NOTABLE_LOAD_PERCENT else []
+            told = [others] * (load >= NOTABLE_LOAD_PERCENT)
             if self.telling is None:
                 told.append(self.reason)
             else:
@@ -647,13 +647,13 @@ class RunView:
         """The outcome of the run in one sentence, what needs a reader first."""
         failing = tallies(one.mark for one in self.variants if one.fails)
         urgent = view.tallied(each for each in self.tallies if each[0].is_urgent)
-        ended = tallies(one.mark for one in self.ran)
         ran = view.count(len(self.ran), "variant")
         nothing = f"No variant ran: {view.tallied(self.tallies)}".removesuffix(": ")
-        first = view.tallied(ended) or nothing
+        first = view.tallied(tallies(one.mark for one in self.ran)) or nothing
         if failing:
             total = view.number(sum(number for _, number in failing), 0)
-            first = f"{total} of {ran} fail{'s' * (total == '1')}: {view.tallied(failing)}"
+            kinds = view.tallied(failing).removeprefix(f"{total} ")  # of one kind once
+            first = f"{total} of {ran} fail{'s' * (total == '1')}: {kinds}"
         elif urgent:
             first = f"{urgent} of {ran}"
         elif self.ran and self.counts["same"] == len(self.ran):

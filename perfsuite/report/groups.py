@@ -14,8 +14,9 @@ from perfsuite.report.data import Fact, RunView, VariantView, axes_of, case_of
 from perfsuite.report.view import STAYED, Mark
 from perfsuite.stats import grouped
 
-# A cause has so many facts, and so many variants are selected by name.
-MOST_FACTS, MOST_NAMED = 4, 4
+# A cause has so many facts, so many variants are selected by name, and the next steps are those of
+# so many words, and of what moved.
+MOST_FACTS, MOST_NAMED, MOST_KINDS = 4, 4, 3
 # What to do about variants of a word, beside the command that measures them again.
 REMEDIES = {
     "wrong": "repair the result, then measure again",
@@ -23,6 +24,7 @@ REMEDIES = {
     "timed-out": "find what hangs, repair it, then measure again",
     "error": "correct the case's code, then measure again",
     "over-budget": "make it faster or change its budget, then measure again",
+    "slower": "repair it, then measure again",
     "environment": "undo what changed on the machine, then measure again",
     "disturbed": "end other work on this device, then measure again",
     "unclear": "measure it in more processes",
@@ -93,8 +95,8 @@ class Group(NamedTuple):
     @property
     def failing(self) -> str:
         """How many of them fail the run, where one does."""
-        count = sum(one.fails for one in self.views)
-        return f"{count} fail" if count and len(self.views) > 1 else "fails" * count
+        count, total = sum(one.fails for one in self.views), len(self.views)
+        return {0: "", total: "all fail" if total > 1 else "fails"}.get(count, f"{count} fail")
 
     @property
     def remedy(self) -> str:
@@ -219,14 +221,19 @@ class Step(NamedTuple):
 
 def advice(run_view: RunView) -> Iterator[Step]:
     """Yield what to do next, as page and terminal tell it."""
-    run = run_view.run
     loud = [one for one in groups_of(run_view) if not one.mark.is_quiet]
-    bad = [one for one in loud if one.mark.tone == "fail"]
-    moved = [m for m in loud if m.mark.is_urgent and m.mark.word != "disturbed" and m not in bad]
-    if moved:
-        yield from _beside(run_view, min(moved, key=lambda one: one.mark.word != "slower"))
-    if not (run.against or bad or run_view.counts["disturbed"]):
-        yield from _accepted(run_view, {one.mark.tone for one in loud})
+    tones, run = {one.mark.tone for one in loud}, run_view.run
+    # Of each kind the group that comes first.
+    kinds = [*reversed({one.mark.word: one for one in reversed(loud) if one.remedy}.values())]
+    moved = next((o for o in kinds if o.mark.word in {"slower", "environment", "unclear"}), None)
+    for at, one in enumerate(kinds):
+        if one is moved:
+            yield from _beside(run_view, one)
+        if one is moved or at < MOST_KINDS:
+            told = f"{one.remedy} ({one.mark.word}: {one.alike.name})"
+            yield Step(told, one.command, f"#{one.first.anchor}")
+    if not (run.against or "fail" in tones or run_view.counts["disturbed"]):
+        yield from _accepted(run_view, tones)
     if run_view.broken:
         yield Step("read which claims no longer hold, then measure again", run.command, "#claims")
 
@@ -235,7 +242,7 @@ def _beside(run_view: RunView, moved: Group) -> Iterator[Step]:
     """Say how what moved is decided and understood, beside the code that it is compared with."""
     run, base = run_view.run, run_view.bases[0][0] if run_view.bases else ""
     is_known = bool(base) and "-" not in base  # a tree that was changed is in no commit
-    old, now, one = view.commit(base), view.commit(run.commit), moved.first
+    old, now, one = view.commit(base), view.commit(run.commit) * (not run.is_dirty), moved.first
     if moved.mark.word == "slower":
         why = f"perfsuite why {shlex.quote(one.id)} --run {run.id}"
         yield Step("see why it got slower", why, f"#{one.anchor}")
@@ -250,12 +257,9 @@ def _beside(run_view: RunView, moved: Group) -> Iterator[Step]:
     packs = (pack for pack, dot, _ in named if dot and pack in {*files, *run.sources})
     folder, slash, file = files.get(next(packs, one.variant.pack), "").rpartition("/")
     if is_known and (slash or not file) and old != now:
-        shas = [old, *([] if run.is_dirty else [now])]
-        diff = f"git diff {' '.join(shas)}{f' -- {shlex.quote(folder)}' if folder else ''}"
-        link = "" if run.is_dirty else view.web(run.remote, base, run.commit)
+        diff = " ".join(filter(None, ["git diff", old, now, "--", shlex.quote(folder or ".")]))
+        link = now and view.web(run.remote, base, run.commit)
         yield Step("see what changed in its source", diff, link)
-    if moved.mark.word == "slower":
-        yield Step("repair it, then measure again", moved.command)
 
 
 def _accepted(run_view: RunView, tones: set[str]) -> Iterator[Step]:

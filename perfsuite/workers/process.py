@@ -103,8 +103,9 @@ def tail(output: IO[bytes], most: int = TAIL_CHARACTERS) -> str:
     """Return the end of a file that others write to, the innermost frames of a stack at least."""
     start = max(0, os.fstat(output.fileno()).st_size - _READ_BYTES)
     text = os.pread(output.fileno(), _READ_BYTES, start).decode(errors="replace")
-    text = boundary.FRAME.sub("", text)
-    # Before it stand other threads' stacks, behind it the names of all extension modules.
+    # Behind the stack of a crash stand the names of all extension modules, which tell nothing.
+    text = boundary.FRAME.sub("", text).partition("\nExtension modules: ")[0]
+    # Before it stand other threads' stacks.
     before, current, stack = text.rpartition("\nCurrent thread 0x")
     if current and len(text) > most:
         printed, fatal, cause = before.rpartition("Fatal Python error: ")
