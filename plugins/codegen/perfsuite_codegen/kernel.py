@@ -144,15 +144,20 @@ def resident_blocks(arch: int, registers: int, warps: int, shared_bytes: int) ->
 
 
 def _check(kernel: Kernel, target: str, binary: Binary, code: MachineCode) -> None:
-    promised = kernel.expects.get(target, "")
+    where = f"{kernel.function} of {kernel.file or kernel.module}"
+    check_promise(kernel.expects.get(target, ""), code, f"{target} code of {kernel.name}", where)
+    check_shared(kernel, target, binary)
+
+
+def check_promise(promised: str, code: MachineCode, what: str, where: str) -> None:
+    """Raise ``WrongResultError`` where the code lacks an opcode that was promised, if one was."""
     if promised and not code.opcodes.has(promised):
         lost = ": the tensor-core path is lost" if promised.partition(".")[0][-3:] == "MMA" else ""
         raise WrongResultError(
-            f"no {promised} in the {target} code of {kernel.name}{lost}",
-            where=f"{kernel.function} of {kernel.file or kernel.module}",
+            f"no {promised} in the {what}{lost}",
+            where=where,
             remedy="see whether shapes, types, layouts or the compiler changed",
         )
-    check_shared(kernel, target, binary)
 
 
 def check_shared(kernel: Kernel, target: str, binary: Binary) -> None:

@@ -31,7 +31,7 @@ KERNELS = (
 
 
 def case() -> perfsuite.Case:
-    found, _ = perfsuite_codegen.perf_cases(KERNELS)
+    found, *_ = perfsuite_codegen.perf_cases(KERNELS)
     assert isinstance(found, perfsuite.Case)
     return found
 
@@ -83,5 +83,5 @@ def test_what_an_old_disassembler_cannot_read_is_skipped(monkeypatch: pytest.Mon
         assert "triton>=3.7" not in needs(kernel="planted.powers", target="sm_100a")
         # What an old compiler cannot compile is skipped, too.
         assert missing <= needs(kernel="other.second", target="sm_100a")
-        _, for_amd = perfsuite_codegen.perf_cases(KERNELS)
+        _, for_amd, *_ = perfsuite_codegen.perf_cases(KERNELS)
         assert {need.value for need in for_amd.needs} == {"triton", "torch"} | missing
