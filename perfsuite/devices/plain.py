@@ -358,7 +358,10 @@ def _replace(old: Any, new: Any) -> None:
 
 # The device.
 
-PACKAGES = ("triton", "cuda-core", "cuda-bindings", "nvidia-cublas", "nvidia-cuda-nvrtc")
+PACKAGES = (
+    *("triton", "cuda-core", "cuda-bindings", "nvidia-cublas", "nvidia-cuda-nvrtc"),
+    *("cuda-tile", "nvidia-cuda-nvcc", "nvidia-cutlass-dsl", "numba-cuda", "warp-lang", "jax"),
+)
 
 
 def compilers() -> tuple[str, ...]:
