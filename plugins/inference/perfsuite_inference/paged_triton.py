@@ -22,28 +22,45 @@ def _attend(
     query, k, v, row_table, shared, start, end, scale, KV_HEADS: tl.constexpr, D: tl.constexpr,
     BLOCK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Return the sums, totals and peaks of a group of query heads over tokens start..end."""
-    columns = tl.arange(0, D)
+    """Return the sums, totals and peaks of a group of query heads over tokens start..end.
+
+    Values in fp8 are loaded two by two: the matrix product takes them transposed, and Hopper's
+    shared memory transposes 16 bits at once, but single bytes one by one.
+    """
+    PACKED: tl.constexpr = v.dtype.element_ty.primitive_bitwidth == 8
+    WIDTH: tl.constexpr = D // 2 if PACKED else D
+    columns, wide = tl.arange(0, D), tl.arange(0, WIDTH)
     total = tl.zeros((query.shape[0],), dtype=tl.float32)
     peak = tl.full((query.shape[0],), -1.0e30, dtype=tl.float32)
-    result = tl.zeros((query.shape[0], D), dtype=tl.float32)
+    result = tl.zeros((query.shape[0], WIDTH), dtype=tl.float32)
+    odd = tl.zeros((query.shape[0], WIDTH), dtype=tl.float32)
     for first in range(start, end, TILE):
         tokens = first + tl.arange(0, TILE)
         seen = tokens < end
         block = tl.load(row_table + tokens // BLOCK, mask=seen, other=0).to(tl.int64)
-        at = ((block * KV_HEADS + shared) * BLOCK + tokens % BLOCK)[:, None] * D + columns[None, :]
-        keys = tl.load(k + at, mask=seen[:, None], other=0.0).to(query.dtype)
+        at = ((block * KV_HEADS + shared) * BLOCK + tokens % BLOCK)[:, None]
+        keys = tl.load(k + at * D + columns[None, :], mask=seen[:, None], other=0.0).to(query.dtype)
         scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
         scores = tl.where(seen[None, :], scores, -float("inf"))
         new_peak = tl.maximum(peak, tl.max(scores, 1))
         powers = tl.exp2(scores - new_peak[:, None])
         shrink = tl.exp2(peak - new_peak)
         total = total * shrink + tl.sum(powers, 1)
-        values = tl.load(v + at, mask=seen[:, None], other=0.0).to(query.dtype)
+        if PACKED:
+            pairs = v.to(tl.pointer_type(tl.int16)) + at * WIDTH + wide[None, :]
+            word = tl.load(pairs, mask=seen[:, None], other=0)
+            values = word.to(tl.int8).to(v.dtype.element_ty, bitcast=True).to(query.dtype)
+            second = (word >> 8).to(tl.int8).to(v.dtype.element_ty, bitcast=True).to(query.dtype)
+            odd = tl.dot(powers.to(second.dtype), second, odd * shrink[:, None])
+        else:
+            values = tl.load(v + at * D + columns[None, :], mask=seen[:, None], other=0.0)
+            values = values.to(query.dtype)
         # In fp32 the default is tf32, which rounds to 10 bits.
         shrunk = result * shrink[:, None]
         result = tl.dot(powers.to(values.dtype), values, shrunk, input_precision="ieee")
         peak = new_peak
+    if PACKED:
+        result = tl.join(result, odd).reshape(query.shape[0], D)
     return result, total, peak
 
 
