@@ -11,6 +11,7 @@ grouped_gemm mixed_gemm quantize_cast sparse24 fp64_emulation strassen fft_linal
 number_formats vecadd_tile norm norm_quantize pointwise_fusion rope_swiglu cross_entropy
 attention_mask attention_varlen gqa_mla conv ssm_scan gated_delta embedding ilp_unroll occupancy
 divergence redundancy gemm_ladder fp8_block fp8_grouped moe_fp8 mx_quantize
+video_attention packing
 """
 
 

@@ -1,4 +1,4 @@
-"""From bf16 to mxfp8 and nvfp4: codes, and a scale for each block in the order of cuBLAS."""
+"""From bf16 to mxfp8, mxfp4 and nvfp4: codes, and a scale for each block in the order of cuBLAS."""
 
 from typing import Any
 
@@ -6,11 +6,12 @@ from perfsuite import Beats, arch, cuda, operator, package
 from perfsuite.gpu import TRITON, Later, by_rows, compiled, torch
 from perfsuite_compute.quantize_cast import nearest
 
-BLOCK = {"mxfp8": 32, "nvfp4": 16}  # numbers that share a scale
+BLOCK = {"mxfp8": 32, "mxfp4": 32, "nvfp4": 16}  # numbers that share a scale
 WIDTHS = {"tiny": 256, "llama3-8b": 4096, "deepseek-v3": 7168, "llama3-405b": 16384}
 _E4M3, _E2M1 = 448.0, 6.0  # the largest of each
+_POWER = {"mxfp8": 8, "mxfp4": 2}  # of two in the largest, which a scale is divided by
 _LEAST = 2.0**-6  # of a scale in e4m3: its smallest normal number
-_FORMATS = ["mxfp8", "nvfp4"]
+_FORMATS = [*BLOCK]
 
 
 @operator(
@@ -38,8 +39,10 @@ _FORMATS = ["mxfp8", "nvfp4"]
 def mx_quantize(rng: Any, *, to: str, model: str, tokens: int) -> Any:
     """Turn bf16 into codes and a scale for each block, as tensor cores of sm_100 take them.
 
-    ``mxfp8`` is e4m3 with a power of two for each 32 numbers; ``nvfp4`` is e2m1, two to a byte,
-    with a scale in e4m3 for each 16, and one factor for the tensor, which is known beforehand.
+    ``mxfp8`` is e4m3 with a power of two for each 32 numbers, and ``mxfp4`` is e2m1, two to a byte.
+    Those powers are rounded down: what exceeds the largest code, by a third at most, becomes it.
+    ``nvfp4`` is e2m1 with a scale in e4m3 for each 16, and one factor for the tensor, which is
+    known beforehand.
     Scales lie in tiles of 128 rows by 4 blocks, rows that are 32 apart side by side. All is done
     by arithmetic that a GPU without such formats has, and to the bit: steps have 12 bits, so that
     products with them are exact. ``eager`` goes through memory for each step, ``compile`` is the
@@ -50,6 +53,7 @@ def mx_quantize(rng: Any, *, to: str, model: str, tokens: int) -> Any:
     blocks = x.unflatten(1, (-1, BLOCK[to]))
     # Sizes from 0.1 to 10: a neighbour's scale, or one by its row alone, is another.
     blocks *= torch.exp2(6.6 * rng.rand(*blocks.shape[:2], 1) - 3.3)
+    blocks[0, 0] = 0.0  # as padding has it
     factor = (x.abs().max().float() / (_E2M1 * _E4M3)).bfloat16().float()
     sizes = torch.stack((1 / (_E2M1 * factor), factor))
     tiles = tokens // 128, blocks.shape[1] // 4, 32, 16
@@ -66,12 +70,14 @@ def _by_table(x: Any, sizes: Any, to: str) -> tuple[Any, Any]:
 
     def scales_of(part: Any) -> Any:
         largest = part.unflatten(1, (-1, BLOCK[to])).abs().amax(2)
-        if to == "mxfp8":  # the power of two in it, over that in the largest of e4m3, 256
-            return torch.searchsorted(powers, largest, right=True).sub(9).clamp_min(0)
+        if to in _POWER:
+            power = torch.searchsorted(powers, largest, right=True) - 1
+            return power.sub(_POWER[to]).clamp_min(0)
         return nearest((largest * sizes[0].double()).float().double().clamp_min(_LEAST), e4m3)
 
     def codes_of(part: Any) -> Any:
-        table, values = (powers, e4m3) if to == "mxfp8" else (e4m3 * sizes[1].double(), e2m1)
+        table = powers if to in _POWER else e4m3 * sizes[1].double()
+        values = e4m3 if to == "mxfp8" else e2m1
         steps = table[scales_of(part)].repeat_interleave(BLOCK[to], 1)
         code = nearest((part / steps).abs(), values)
         code += torch.signbit(part) * (128 if to == "mxfp8" else 8)
@@ -111,14 +117,17 @@ def written(x: Any, sizes: Any, to: str) -> tuple[Any, Any]:
     """Return codes and scales in tiles as they are written in torch."""
     blocks = x.float().unflatten(1, (-1, BLOCK[to]))
     largest = blocks.abs().amax(2)
-    if to == "mxfp8":
-        scales = ((largest.view(torch.int32) >> 23) - 8).clamp_min(0)
-        factor = ((254 - scales) << 23).view(torch.float32)  # one over the power of two
-        scaled = (blocks * factor[..., None]).clamp(-_E4M3, _E4M3)
-        codes = scaled.flatten(1).to(torch.float8_e4m3fn).view(torch.uint8)
+    if to in _POWER:
+        scales = ((largest.view(torch.int32) >> 23) - _POWER[to]).clamp_min(0)
+        factor = ((254 - scales) << 23).view(torch.float32)[..., None]  # one over the power of two
+        blocks, step = blocks * factor, 1.0
     else:
         rounded = (largest * sizes[0]).clamp(_LEAST, _E4M3).to(torch.float8_e4m3fn)
         scales, step = rounded.view(torch.uint8), (rounded.float() * sizes[1])[..., None]
+    if to == "mxfp8":
+        scaled = blocks.clamp(-_E4M3, _E4M3)
+        codes = scaled.flatten(1).to(torch.float8_e4m3fn).view(torch.uint8)
+    else:
         size, where = blocks.abs(), torch.where
         # Of the eight codes the upper four, of those the upper two, and of those the upper one;
         # half way the even one.
@@ -153,8 +162,9 @@ def _torchao(ctx: Any, *, to: str) -> Any:
     )
 
     def run(x: Any, sizes: Any, shape: Any) -> Any:
-        if to == "mxfp8":
-            scales, codes = to_mx(x, torch.float8_e4m3fn, BLOCK[to])
+        if to in _POWER:
+            kind = torch.float8_e4m3fn if to == "mxfp8" else torch.float4_e2m1fn_x2
+            scales, codes = to_mx(x, kind, BLOCK[to])
         else:
             scales, codes = to_nvfp4(x, BLOCK[to], sizes[1])
         return codes.view(torch.uint8), in_tiles(scales.view(torch.uint8)).view(shape)

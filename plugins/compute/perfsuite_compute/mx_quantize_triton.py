@@ -1,4 +1,4 @@
-"""Codes of mxfp8 and nvfp4, and their scales in the order of cuBLAS, in Triton."""
+"""Codes of mxfp8, mxfp4 and nvfp4, and their scales in the order of cuBLAS, in Triton."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import triton
 import triton.language as tl
 
-# Rows of a program, blocks of each, and warps, by the numbers of a block.
-SETTINGS = {32: (32, 4, 4), 16: (64, 4, 2)}
+# Rows of a program, blocks of each, and warps, by the bits of a code and the numbers of a block.
+SETTINGS = {(8, 32): (32, 4, 4), (4, 32): (32, 4, 4), (4, 16): (64, 4, 2)}
 
 
 @triton.jit
@@ -25,9 +25,10 @@ def _e2m1(values, step):
 
 @triton.jit
 def mx_quantize_kernel(
-    x, sizes, codes, scales, cols, ROWS: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr
-):
-    """Write the codes and scales of ROWS x BLOCKS blocks: mxfp8 of 32 numbers, nvfp4 of 16.
+    x, sizes, codes, scales, cols, ROWS: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
+    BITS: tl.constexpr,
+):  # fmt: skip
+    """Write codes and scales of ROWS x BLOCKS blocks: mxfp8 and mxfp4 of 32 numbers, nvfp4 of 16.
 
     Scales lie in tiles of 128 rows by 4 blocks; in a tile, rows 32 apart stand side by side.
     """
@@ -37,19 +38,26 @@ def mx_quantize_kernel(
     values = tl.load(x + first + tl.arange(0, COLS)[None, :]).to(tl.float32)
     blocks = tl.reshape(values, (ROWS, BLOCKS, BLOCK))
     largest = tl.max(tl.abs(blocks), 2)
-    if BLOCK == 32:  # noqa: PLR2004 - mxfp8
-        # The power of two in the largest, over that in the largest of e4m3, which is 2^8.
-        scale = tl.maximum((largest.to(tl.int32, bitcast=True) >> 23) - 8, 0)
-        factor = ((254 - scale) << 23).to(tl.float32, bitcast=True)
-        scaled = tl.clamp(blocks * factor[:, :, None], -448.0, 448.0)
-        code = tl.reshape(scaled, (ROWS, COLS)).to(tl.float8e4nv).to(tl.uint8, bitcast=True)
-        tl.store(codes + first + tl.arange(0, COLS)[None, :], code)
+    if BLOCK == 32:  # noqa: PLR2004 - a power of two
+        # That in the largest, over that in the largest code: 2^8 of e4m3, 2^2 of e2m1.
+        POWER: tl.constexpr = BITS if BITS == 8 else 2  # noqa: PLR2004
+        scale = tl.maximum((largest.to(tl.int32, bitcast=True) >> 23) - POWER, 0)
     else:
         # The nearest number of 4 bits: e4m3, whose exponents lie 120 below those of fp32.
         wanted = tl.clamp(largest * tl.load(sizes), 0.015625, 448.0).to(tl.int32, bitcast=True)
         top = (wanted + 0x7FFFF + ((wanted >> 20) & 1)) >> 20
         scale = top - (120 << 3)
-        step = (top << 20).to(tl.float32, bitcast=True) * tl.load(sizes + 1)
+    if BITS == 8:  # noqa: PLR2004 - e4m3
+        factor = ((254 - scale) << 23).to(tl.float32, bitcast=True)
+        scaled = tl.clamp(blocks * factor[:, :, None], -448.0, 448.0)
+        code = tl.reshape(scaled, (ROWS, COLS)).to(tl.float8e4nv).to(tl.uint8, bitcast=True)
+        tl.store(codes + first + tl.arange(0, COLS)[None, :], code)
+    else:
+        if BLOCK == 32:  # noqa: PLR2004
+            # Code 0 is 2^-127, which fp32 has no exponent for.
+            step = tl.maximum(scale << 23, 1 << 22).to(tl.float32, bitcast=True)
+        else:
+            step = (top << 20).to(tl.float32, bitcast=True) * tl.load(sizes + 1)
         pairs = tl.reshape(_e2m1(blocks, step[:, :, None]), (ROWS, COLS // 2, 2))
         low, high = tl.split(pairs)
         tl.store(
@@ -68,8 +76,10 @@ def quantise(x: Any, sizes: Any, codes: Any, scales: Any) -> None:
     then count. Rows are a multiple of 128, columns of 128.
     """
     rows, cols = x.shape
-    block = 32 if codes.shape[1] == cols else 16
-    height, blocks, warps = SETTINGS[block]
+    bits = 8 * codes.shape[1] // cols
+    block = rows * cols // scales.numel()
+    height, blocks, warps = SETTINGS[bits, block]
     mx_quantize_kernel[(cols // (blocks * block), rows // height)](
-        x, sizes, codes, scales, cols, ROWS=height, BLOCKS=blocks, BLOCK=block, num_warps=warps
-    )
+        x, sizes, codes, scales, cols, ROWS=height, BLOCKS=blocks, BLOCK=block, BITS=bits,
+        num_warps=warps,
+    )  # fmt: skip

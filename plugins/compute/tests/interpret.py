@@ -28,6 +28,7 @@ from perfsuite_compute import (
     norm,
     norm_quantize,
     norm_quantize_triton,
+    packing,
     pointwise_fusion,
     quantize_cast,
     quantize_cast_triton,
@@ -37,6 +38,8 @@ from perfsuite_compute import (
     ssm_scan,
     stream_k_triton,
     vecadd_tile,
+    video_attention,
+    video_attention_triton,
 )
 
 from perfsuite.devices.protocol import open_device
@@ -55,6 +58,8 @@ FUSED: list[tuple[Any, dict[str, tuple[Any, ...]]]] = [
         attention_mask.attention_mask,
         {"mask": ("window", "document", "softcap"), "h": (2,), "s": (17, 301)},
     ),
+    (packing.packing, {"model": ("tiny",), "op": ("unpad", "pad", "linear")}),
+    (video_attention.video_attention, {"model": ("tiny",), "window": ("local",)}),
     (attention_varlen.attention_varlen, {"prompts": ("small", "small_chunked")}),
     (gqa_mla.gqa_mla, {"kind": ("mha",), "b": (1,), "s": (65,)}),
     (gqa_mla.gqa_mla, {"kind": ("gqa", "mla"), "b": (1,), "s": (65, 200)}),
@@ -116,6 +121,21 @@ def products() -> None:
         grouped_gemm_triton.launch(programs=3)(x, w, ends, y)
         parts = zip(x.double().split(sizes), w.double(), strict=True)
         report(f"grouped {sizes} {n} {k}", y, torch.cat([a @ b.t() for a, b in parts]))
+
+
+def videos() -> None:
+    # Boxes that are as wide as a row, or move along it.
+    for video, box in (((2, 1, 4), (1, 1, 3)), ((1, 1, 3), (1, 1, 3))):
+        q, k, v = (normal(1, 2, 128 * math.prod(video), 32).float() for _ in range(3))
+        out = torch.full_like(q, math.nan)
+        video_attention_triton.attention(q, k, v, out, video=video, box=box, tile=128)
+        for tile in range(math.prod(video)):
+            row, x = divmod(tile, video[2])
+            first = 128 * (row * video[2] + min(max(x - 1, 0), video[2] - 3))
+            own, seen = slice(128 * tile, 128 * tile + 128), slice(first, first + 384)
+            scores = q[:, :, own].double() @ k[:, :, seen].double().mT / math.sqrt(32)
+            wanted = scores.softmax(-1) @ v[:, :, seen].double()
+            report(f"video {video} {tile}", out[:, :, own], wanted)
 
 
 def fp8() -> None:
@@ -195,5 +215,5 @@ def rows() -> None:
 
 if __name__ == "__main__":
     torch.manual_seed(1)
-    for part in (cases, products, fp8, skinny, rows):
+    for part in (cases, products, videos, fp8, skinny, rows):
         part()

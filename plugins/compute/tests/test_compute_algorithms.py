@@ -4,7 +4,14 @@ from functools import partial
 from typing import Any
 
 import pytest
-from perfsuite_compute import fft_linalg, fp64_emulation, number_formats, sparse24, strassen
+from perfsuite_compute import (
+    fft_linalg,
+    fp64_emulation,
+    mx_quantize,
+    number_formats,
+    sparse24,
+    strassen,
+)
 
 import perfsuite
 
@@ -84,6 +91,25 @@ def test_table_of_a_format_is_that_of_its_codes(name: str, count: int, smallest:
     assert len(values) == count
     assert values[:2] == [0.0, smallest]
     assert values[-1] == form.largest
+
+
+@pytest.mark.parametrize(
+    ("largest", "scale"), [(4.0, 127), (7.98, 127), (8.0, 128), (3.98, 126), (6e-38, 1), (0.0, 0)]
+)
+def test_mxfp4_divides_by_the_power_below_and_goes_to_the_even_code(
+    largest: float, scale: int
+) -> None:
+    # OCP MX 1.0, 6.3: the power of two in the largest, over e2m1's 4. Ties: 0.25, 0.75, ... 5.
+    step = 2.0 ** (scale - 127) if largest else 1.0
+    ties = [largest / step, 0.25, 0.75, 1.25, 1.75, 2.5, 3.5, -3.5, -0.1, 0.3]
+    numbers = [step * tie if largest else 0.0 for tie in ties]
+    x = torch.zeros(128, 128, dtype=torch.bfloat16)
+    x[0, : len(numbers)] = torch.tensor(numbers)
+    codes, tiles = mx_quantize.written(x, torch.ones(2), "mxfp4")
+    expected = [7 if ties[0] >= 5 else 6, 0, 2, 2, 4, 4, 6, 14, 8, 1] if largest else [0] * 10
+    pairs = zip(expected[::2], expected[1::2], strict=True)
+    assert codes[0, :5].tolist() == [low + 16 * high for low, high in pairs]
+    assert int(tiles.flatten()[0]) == scale
 
 
 def test_table_of_fp8_is_torch_s() -> None:

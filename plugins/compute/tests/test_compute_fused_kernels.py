@@ -9,6 +9,7 @@ from kernel_codes import codes_of
     [
         ("HGMMA", "interval_attention softcap_attention mla_decode mla_decode_gluon ssm_state"),
         ("UTMALDG", "interval_attention softcap_attention decode_4 mla_decode mla_decode_gluon"),
+        ("HGMMA UTMALDG", "tile_attention"),
         ("HGMMA UTMALDG UTMASTG", "ssm_scan"),
         ("HMMA", "decode_4"),
         ("LDGSTS", "norm_rms_backward"),

@@ -48,4 +48,4 @@ def test_triton_kernels_are_right_on_odd_sizes_in_the_interpreter() -> None:
     script = Path(__file__).with_name("interpret.py")
     # The interpreter truncates to fp8 where a GPU rounds: no code is off by more than one. What it
     # rounds up to a power of two it halves: 2 % of the codes of moe_fp8, 10 % of the result.
-    assert wrong_in(script, 120, 2e-3, fp8=1e-2, int8=1e-30, fused=1e-5, moe=0.12) == {}
+    assert wrong_in(script, 137, 2e-3, fp8=1e-2, int8=1e-30, fused=1e-5, moe=0.12) == {}

@@ -11,5 +11,6 @@ def perf_cases() -> Sequence[perfsuite.Case | perfsuite.Operator | perfsuite.Cla
     """Return the pack's cases and claims."""
     return declared_in(
         __name__,
-        "prefill decode kv_cache paged_attention batching sampling token_mask lora speculative",
+        "prefill decode kv_cache paged_attention paged_prefill batching sampling token_mask lora "
+        "speculative",
     )

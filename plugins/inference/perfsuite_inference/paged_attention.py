@@ -97,19 +97,23 @@ def attend_rows(q: Any, k: Any, v: Any, table: Any, lengths: Any, scales: Any = 
     q is [rows, heads, d], k and v are [blocks, kv_heads, block, d], table is [rows, most]. What
     is in fp8 counts ``scales`` [2, kv_heads].
     """
-    block, found, kind = k.shape[2], [], k.dtype
+    found, kind = [], k.dtype
     each = (1.0, 1.0) if scales is None else scales.double()[..., None, None]
     if scales is not None:
         k, v = (x.view(torch.uint8) for x in (k, v))  # torch indexes no fp8 everywhere
     for one, places, length in zip(q, table.long(), lengths.tolist(), strict=True):
-        tokens = torch.arange(length, device=q.device)
-        at = places[tokens // block], tokens % block
         keys, values = (
-            x.transpose(1, 2)[at].view(kind).transpose(0, 1).double() * scale
+            read_tokens(x, places, length).view(kind).double() * scale
             for x, scale in zip((k, v), each, strict=True)
         )
         found.append(reference.attend_one(one, keys, values))
     return torch.stack(found)
+
+
+def read_tokens(x: Any, places: Any, length: int) -> Any:
+    """Return a row's tokens [kv_heads, length, d], picked from the blocks ``places`` one by one."""
+    tokens = torch.arange(length, device=x.device)
+    return x.transpose(1, 2)[places[tokens // x.shape[2]], tokens % x.shape[2]].transpose(0, 1)
 
 
 @paged_attention.wrong

@@ -8,7 +8,13 @@ from typing import Any
 
 import torch
 from kernel_codes import report
-from perfsuite_inference import decode_triton, paged_attention, paged_triton, reference
+from perfsuite_inference import (
+    decode_triton,
+    paged_attention,
+    paged_prefill,
+    paged_triton,
+    reference,
+)
 from perfsuite_inference.cache import PagedCache
 from perfsuite_inference.model import SHAPES, Llama
 
@@ -38,6 +44,7 @@ def main() -> None:
         scale = want.flatten(1).norm(dim=1)[:, None, None]  # each row as important as the next
         report(f"{heads} {lengths}", got / scale, want / scale)
     fp8()
+    chunks()
     decode()
 
 
@@ -48,6 +55,16 @@ def fp8() -> None:
         at: Any = {"dtype": "fp8", "batch": 2, "context": 255, "impl": impl}
         workload = paged_attention.paged_attention.build(device.context(1), **at)
         report(f"fp8 {impl}", check(device, workload, seed=1).known_error)
+
+
+def chunks() -> None:
+    """Print the error of chunks that end within a tile, of which one is nearly a whole prompt."""
+    device = open_device("cpu")
+    for batch, chunk, context in ((2, 65, 255), (1, 20, 100), (3, 100, 117)):
+        at: Any = {"dtype": "fp32", "batch": batch, "chunk": chunk, "context": context}
+        for impl in ("triton", "by_token") if chunk == 20 else ("triton",):
+            workload = paged_prefill.paged_prefill.build(device.context(1), impl=impl, **at)
+            report(f"chunk {impl} {context}", check(device, workload, seed=1).known_error)
 
 
 def decode() -> None:

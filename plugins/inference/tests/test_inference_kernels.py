@@ -15,6 +15,9 @@ def test_kernels_spill_nothing_fit_a_block_and_multiply_in_tensor_cores(target: 
     for made in codes.values():
         assert not made.spills
         assert made.shared_bytes <= SHARED_LIMIT
+    chunk = codes["paged_prefill"]
+    assert chunk.count(chunk.expects)
+    assert chunk.count("LDGSTS")
     part = codes["paged_attention_part"]
     assert part.count("HMMA")
     assert part.count("LDGSTS")
@@ -23,7 +26,7 @@ def test_kernels_spill_nothing_fit_a_block_and_multiply_in_tensor_cores(target: 
 def test_kernels_are_right_on_odd_sizes_in_the_interpreter() -> None:
     # What is of fp8 is written in bf16.
     script = Path(__file__).with_name("interpret_paged.py")
-    assert wrong_in(script, 8, 1e-3, fp8=1e-2) == {}
+    assert wrong_in(script, 12, 1e-3, fp8=1e-2, chunk=1e-5) == {}
 
 
 def test_kernels_around_a_model_are_right_in_the_interpreter() -> None:
