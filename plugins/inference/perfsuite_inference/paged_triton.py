@@ -27,7 +27,7 @@ def _attend(
     Values in fp8 are loaded two by two: the matrix product takes them transposed, and Hopper's
     shared memory transposes 16 bits at once, but single bytes one by one.
     """
-    PACKED: tl.constexpr = v.dtype.element_ty.primitive_bitwidth == 8
+    PACKED: tl.constexpr = v.dtype.element_ty.primitive_bitwidth < 16  # noqa: PLR2004 - of a byte
     WIDTH: tl.constexpr = D // 2 if PACKED else D
     columns, wide = tl.arange(0, D), tl.arange(0, WIDTH)
     total = tl.zeros((query.shape[0],), dtype=tl.float32)
