@@ -11,9 +11,8 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from perfsuite.gpu import torch
 
 # Programs wanted in all, about four a multiprocessor of an H200 (132), so that a few long rows
-# fill it; tokens of a tile, and of one in fp8; the fewest rows that tl.dot takes. With 64 tokens of
-# fp8 an H100 takes 152 us for 16 rows of 8191, with 128 117.
-PROGRAMS, TILE, TILE_FP8, FEWEST = 512, 64, 128, 16
+# fill it; tokens of a tile; the fewest rows that tl.dot takes.
+PROGRAMS, TILE, FEWEST = 512, 64, 16
 WARPS, STAGES = 4, 3
 
 
@@ -127,10 +126,10 @@ def paged_join_kernel(
     tl.store(out + head * D + columns, mean.to(out.dtype.element_ty))
 
 
-def splits_for(rows: int, kv_heads: int, tokens: int, tile: int = TILE) -> int:
+def splits_for(rows: int, kv_heads: int, tokens: int) -> int:
     """Return the parts that a row of up to ``tokens`` is split into; a part is a tile at least."""
     wanted = -(-PROGRAMS // (rows * kv_heads))
-    return max(1, min(wanted, -(-tokens // tile)))
+    return max(1, min(wanted, -(-tokens // TILE)))
 
 
 def attend_paged(
@@ -150,8 +149,7 @@ def attend_paged(
     kv_heads, block = k.shape[1:3]
     q = q.contiguous()  # a slice of the packed q, k, v
     group, most = heads // kv_heads, table.shape[1]
-    tile = TILE if scales is None else TILE_FP8
-    splits = splits or splits_for(rows, kv_heads, most * block, tile)
+    splits = splits or splits_for(rows, kv_heads, most * block)
     sums = q.new_empty((rows, heads, splits, d), dtype=torch.float32)
     weights = q.new_empty((rows, heads, splits), dtype=torch.float32)
     out = q.new_empty(q.shape)
@@ -160,7 +158,7 @@ def attend_paged(
     paged_part_kernel[(rows, kv_heads, splits)](
         q, k, v, table, lengths, scales, sums, weights, most, math.log2(math.e) / math.sqrt(d),
         KV_HEADS=kv_heads, GROUP=group, PADDED=max(FEWEST, triton.next_power_of_2(group)), D=d,
-        BLOCK=block, TILE=tile, SPLITS=splits, num_warps=WARPS, num_stages=STAGES, **options,
+        BLOCK=block, TILE=TILE, SPLITS=splits, num_warps=WARPS, num_stages=STAGES, **options,
     )  # fmt: skip
     paged_join_kernel[(rows * heads,)](
         sums, weights, out, D=d, SPLITS=splits, PADDED=triton.next_power_of_2(splits),
