@@ -37,8 +37,9 @@ def _attend(
         tokens = first + tl.arange(0, TILE)
         seen = tokens < end
         block = tl.load(row_table + tokens // BLOCK, mask=seen, other=0).to(tl.int64)
-        at = ((block * KV_HEADS + shared) * BLOCK + tokens % BLOCK)[:, None]
-        keys = tl.load(k + at * D + columns[None, :], mask=seen[:, None], other=0.0).to(query.dtype)
+        row = ((block * KV_HEADS + shared) * BLOCK + tokens % BLOCK)[:, None]
+        at = row * D + columns[None, :]
+        keys = tl.load(k + at, mask=seen[:, None], other=0.0).to(query.dtype)
         scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
         scores = tl.where(seen[None, :], scores, -float("inf"))
         new_peak = tl.maximum(peak, tl.max(scores, 1))
@@ -46,14 +47,13 @@ def _attend(
         shrink = tl.exp2(peak - new_peak)
         total = total * shrink + tl.sum(powers, 1)
         if PACKED:
-            pairs = v.to(tl.pointer_type(tl.int16)) + at * WIDTH + wide[None, :]
+            pairs = v.to(tl.pointer_type(tl.int16)) + row * WIDTH + wide[None, :]
             word = tl.load(pairs, mask=seen[:, None], other=0)
             values = word.to(tl.int8).to(v.dtype.element_ty, bitcast=True).to(query.dtype)
             second = (word >> 8).to(tl.int8).to(v.dtype.element_ty, bitcast=True).to(query.dtype)
             odd = tl.dot(powers.to(second.dtype), second, odd * shrink[:, None])
         else:
-            values = tl.load(v + at * D + columns[None, :], mask=seen[:, None], other=0.0)
-            values = values.to(query.dtype)
+            values = tl.load(v + at, mask=seen[:, None], other=0.0).to(query.dtype)
         # In fp32 the default is tf32, which rounds to 10 bits.
         shrunk = result * shrink[:, None]
         result = tl.dot(powers.to(values.dtype), values, shrunk, input_precision="ieee")
