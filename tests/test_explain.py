@@ -78,6 +78,8 @@ MADE = {
         replace(SCALE, duration_us=158.0), replace(ADD, duration_us=7.0))),
     "more than all, others faster": (change(120.0, 130.0), BOTH, side(
         replace(SCALE, duration_us=112.5), replace(ADD, duration_us=9.0))),
+    "more than all, gaps, others faster": (change(120.0, 130.0), BOTH, side(
+        replace(SCALE, duration_us=115.0), replace(ADD, duration_us=4.5))),
     "more than all, overlap": (change(100.0, 110.0), side(SCALE), side(SLOWER)),
     "no verdict": (None, SideView(), side(SCALE)),
     "nothing traced": (THIRD, SideView(), SideView()),
