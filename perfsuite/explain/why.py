@@ -478,9 +478,11 @@ def _shape(kernel: TracedKernel | None) -> dict[str, str]:
 def middle(name: str, other: str = "", most: int = NAME_CHARACTERS) -> str:
     """Return a kernel's name without what says little; of a long one ``most`` characters.
 
-    These are both ends, and what stands where it begins to differ from the ``other``.
+    These are both ends, and what stands where it begins to differ from the ``other``. Where nothing
+    but what says little tells them apart, it stays.
     """
-    name, other = (_LITTLE.sub("", each.removeprefix("void ")) for each in (name, other))
+    short, also = (_LITTLE.sub("", each.removeprefix("void ")) for each in (name, other))
+    name, other = (name, other) if short == also else (short, also)
     if len(name) <= most:
         return name
     part, pairs = most // 3, enumerate(zip(name, other, strict=False))
