@@ -112,8 +112,7 @@ def test_kernels_are_matched_by_shape_and_by_role() -> None:
 
 
 def test_the_clock_is_a_cause_only_where_the_code_is_no_slower() -> None:
-    slower = replace(SAME_CYCLES, theta=0.08, beta=0.0)
-    assert not explain(slower, side(SCALE), side(SCALE)).is_clock
+    assert not explain(replace(SAME_CYCLES, theta=0.08, beta=0.0), BOTH, BOTH).is_clock
     assert explain(THIRD, side(SCALE), side(SCALE, health=(CAPPED,))).clock is None
 
 
