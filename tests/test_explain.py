@@ -78,6 +78,8 @@ MADE = {
         replace(SCALE, duration_us=158.0), replace(ADD, duration_us=7.0))),
     "more than all, others faster": (change(120.0, 130.0), BOTH, side(
         replace(SCALE, duration_us=112.5), replace(ADD, duration_us=9.0))),
+    "more than all, gaps, others faster": (change(120.0, 130.0), BOTH, side(
+        replace(SCALE, duration_us=115.0), replace(ADD, duration_us=4.5))),
     "more than all, overlap": (change(100.0, 110.0), side(SCALE), side(SLOWER)),
     "no verdict": (None, SideView(), side(SCALE)),
     "nothing traced": (THIRD, SideView(), SideView()),
@@ -110,19 +112,18 @@ def test_kernels_are_matched_by_shape_and_by_role() -> None:
 
 
 def test_the_clock_is_a_cause_only_where_the_code_is_no_slower() -> None:
-    slower = replace(SAME_CYCLES, theta=0.08, beta=0.0)
-    assert not explain(slower, side(SCALE), side(SCALE)).is_clock
+    assert not explain(replace(SAME_CYCLES, theta=0.08, beta=0.0), BOTH, BOTH).is_clock
     assert explain(THIRD, side(SCALE), side(SCALE, health=(CAPPED,))).clock is None
 
 
 def test_long_names_keep_both_ends_and_where_they_differ() -> None:
-    fill = "at::native::FillFunctor<float>"
-    name = f"void at::native::vectorized_elementwise_kernel<4, {fill}, 1ul>(int)"
+    name = "void at::native::vectorized_elementwise_kernel<4, at::FillFunctor<float>, 1ul>(int)"
     assert middle(name) == "vectorized_elementwise_kernel<4, FillFunctor<float>, 1ul>"
     one, two = (f"gemm{'_bf16' * 9}_tile{n}x128{'_segment' * 6}_kernel" for n in (64, 128))
     assert ("tile64x128" in middle(one, two), "tile128x128" in middle(two, one)) == (True, True)
     assert middle(one)[:20] + middle(one)[-20:] == one[:20] + one[-20:]
     assert (len(middle(one)), middle(one, "", 120)) == (62, one)
+    assert middle("flash::fwd(int)", "pytorch_flash::fwd(int)") == "flash::fwd(int)"
 
 
 VARIANT = "memory.stream[op=copy,n=268435456]"

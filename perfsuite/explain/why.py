@@ -393,8 +393,8 @@ def _between(explanation: Explanation) -> str:
     rest, share, causes = signed(rest_us), view.share(rest_us / change_us), explanation.causes
     recompiled = [each for each in explanation.recompiled[:1] if each not in causes]
     told = "".join(f"{_cause(each)}; " for each in recompiled)
-    if not 1 / 2 < rest_us / change_us <= MOST_SHARE:
-        own_us = math.fsum(each.delta_us for each in causes)
+    own_us = math.fsum(each.delta_us for each in causes)
+    if not 1 / 2 < rest_us / change_us <= MOST_SHARE - max(0.0, own_us / change_us):
         others = change_us - rest_us - own_us, f"of {'other ' * bool(causes)}kernels"
         parts = (own_us, "of that"), others, (rest_us, "of gaps, overlap or tracing")
         sums = (f"{signed(us, change_us)} {of}" for us, of in parts if abs(us) >= LEAST_US)
@@ -478,9 +478,11 @@ def _shape(kernel: TracedKernel | None) -> dict[str, str]:
 def middle(name: str, other: str = "", most: int = NAME_CHARACTERS) -> str:
     """Return a kernel's name without what says little; of a long one ``most`` characters.
 
-    These are both ends, and what stands where it begins to differ from the ``other``.
+    These are both ends, and what stands where it begins to differ from the ``other``. Where nothing
+    but what says little tells them apart, it stays.
     """
-    name, other = (_LITTLE.sub("", each.removeprefix("void ")) for each in (name, other))
+    short, also = (_LITTLE.sub("", each.removeprefix("void ")) for each in (name, other))
+    name, other = (name, other) if short == also else (short, also)
     if len(name) <= most:
         return name
     part, pairs = most // 3, enumerate(zip(name, other, strict=False))

@@ -13,17 +13,17 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
-from msgspec import MsgspecError, convert, json
+from msgspec import Meta, MsgspecError, convert, json
 from msgspec.structs import replace
 from sqlalchemy import Column, Connection, Double, Integer, Text, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from perfsuite import model
-from perfsuite.boundary import StoreError, UsageError, from_environment, plain
+from perfsuite.boundary import MAGNITUDE, StoreError, UsageError, from_environment, plain
 from perfsuite.history import DEFAULT, INI
 from perfsuite.judge.noise import entries_of
 from perfsuite.run.config import setting
@@ -61,7 +61,7 @@ class Point(model.Record, frozen=True, kw_only=True):
     run: str
     started: str
     commit: str = ""
-    center: float | None = None
+    center: Annotated[float, Meta(ge=-MAGNITUDE, le=MAGNITUDE)] | None = None
     values: Mapping[str, tuple[float, ...]] = {}
     between: float = 0.0
     word: str = ""
@@ -337,7 +337,7 @@ class History(Closable):
                     connection.exec_driver_sql(f"SET LOCAL statement_timeout = {limit_ms}")
                 yield connection
                 connection.commit()
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error) as error:
             cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
             first = str(cause).strip().partition("\n")[0]
             raise StoreError(
