@@ -155,7 +155,7 @@ def test_gangs_of_two_sides_measure_in_turns(fake: Panel, tmp_path: Path) -> Non
     (tmp_path / "gang.py").write_text(text, encoding="utf-8")
     compared, other = lag(2, 100), lag(2, 80)
     fake.compare({Side.A: Code(origins={"gang": f"file:{tmp_path}/gang.py"})})
-    fake.compared = frozenset({compared.id})
+    fake.compared = {compared.id: compared}
     found = {(r.variant, r.side): r for r in measure(fake, compared, other, processes=3)}
     fake.compare({})
     assert {len(result.evidence) for result in found.values()} == {3}

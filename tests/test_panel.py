@@ -171,7 +171,7 @@ def test_stopped_panel_hands_over_what_it_has_and_begins_anew(panel: Panel) -> N
     assert [result.variant for result in results] == [FIRST.id]
     assert is_idle(panel)
     assert measure(panel, FIRST) == []
-    panel.compared = frozenset({FIRST.id})
+    panel.compared = {FIRST.id: FIRST}
     panel.compare({})
     (result,) = measure(panel, FIRST, processes=1)
     assert (result.status, len(result.evidence)) == (Status.OK, 1)
@@ -232,12 +232,12 @@ def test_what_confirms_is_the_host_s_or_of_two_sides_takes_all_blocks(
     for stage, share, regime, is_compared, count in rows:
         size = int(share * panel.facts.memory_bytes)
         variant = changed(structs.replace(FIRST, memory_bytes=size), regime=regime)
-        panel.compared = frozenset({variant.id} if is_compared else ())
+        panel.compared = {variant.id: variant} if is_compared else {}
         results = measure(panel, variant, stage=stage)
         assert [each.side for each in results] == [*Side][0 if is_compared else 1 :]
         assert {len(e.blocks) for each in results for e in each.evidence} == {count}
         assert {len(each.evidence) for each in results} == {3}
-    panel.compared = frozenset()
+    panel.compared = {}
 
 
 def test_a_process_whose_result_is_another_one_compares_it(panel: Panel, traces: Path) -> None:
@@ -298,7 +298,9 @@ def test_each_result_is_handed_over_before_the_next_variant_s_turn(panel: Panel)
 def test_what_a_variant_leaves_running_and_a_pair_that_fails_are_ended(panel: Panel) -> None:
     (result,) = measure(panel, make_variant("nasty", "orphan", n=1))
     assert result.status is Status.OK
-    found = panel.measure_pair(nasty("raise"), nasty("wrong"), processes=2)
+    panel.compared = {nasty("raise").id: nasty("wrong")}
+    found = measure(panel, nasty("raise"), processes=2)
+    panel.compared = {}
     assert (nasty("raise").id, Status.ERROR) in {(each.variant, each.status) for each in found}
     assert not any(each.status is Status.OK for each in found)
     assert is_idle(panel)

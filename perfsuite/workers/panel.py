@@ -89,15 +89,14 @@ def seats_of(
 class Work:
     """What is to be measured of one variant in one stage, and what was found.
 
-    A ``rival`` is another variant of the same code, which is side A then. ``waves`` are still to
-    come; what shares its gang is measured on so many ``sides``. ``found`` has the evidence by side,
-    ``failed`` how a side ended.
+    In pairs the ``rival`` is side A: the same variant of other code, or another one. ``waves`` are
+    still to come; what shares its gang is measured on so many ``sides``. ``found`` has the evidence
+    by side, ``failed`` how a side ended.
     """
 
     variant: model.Variant
     stage: model.Stage
-    is_compared: bool = False
-    rival: model.Variant | None = None
+    rival: model.Variant | None
     waves: int = 0
     sides: int = 1
     wall_s: float = 0.0
@@ -228,14 +227,15 @@ class Panel(Closable):
     Only ``stop`` may be called from another thread. ``units`` are the ranks' units, by rank, where
     gangs are measured. ``samplings`` says how variants are to be sampled; what a process chooses is
     kept, so that all others sample alike.
-    Variants in ``compared`` (ids) are measured on both sides of the setup; ``begun`` has how many
-    processes of a variant's stage there are already. None begins when ``is_over`` says so.
+    Variants whose ids are in ``compared`` are measured in pairs with what that names as side A, of
+    the setup's code for it; ``begun`` has how many processes of a variant's stage there are
+    already. None begins when ``is_over`` says so.
     """
 
     def __init__(self, setup: Setup, units: Sequence[str] = ()) -> None:
         self.setup = setup
         self.samplings: dict[str, model.Sampling] = {}
-        self.compared: frozenset[str] = frozenset()
+        self.compared: Mapping[str, model.Variant] = {}
         self.begun: Mapping[str, int] = {}
         self.is_over: Callable[[], bool] = bool
         self._units = units
@@ -256,7 +256,7 @@ class Panel(Closable):
 
     def compare(self, sides: Mapping[model.Side, process.Code]) -> None:
         """Begin anew with the code of these sides, or of none; also where ``stop`` was called."""
-        self.setup, self.compared = changed(self.setup, sides=sides), frozenset()
+        self.setup, self.compared = changed(self.setup, sides=sides), {}
         self._checked.clear()
         self._is_stopped.clear()
         self.end_tracing()
@@ -306,22 +306,9 @@ class Panel(Closable):
         ``on_phase`` gets a variant's id and the phase that begins. Gangs are kept for all variants
         of one case and as many ranks. Raises DeviceError when no server can be started any more.
         """
-        works = [Work(each, stage, each.id in self.compared) for each in variants]
+        works = [Work(each, stage, self.compared.get(each.id)) for each in variants]
         self._on_phase = on_phase
         self._run(works, processes, on_result)
-
-    def measure_pair(
-        self, variant: model.Variant, rival: model.Variant, *, processes: int
-    ) -> list[model.Result]:
-        """Measure a variant, side B, beside another one of the same code, side A.
-
-        Returns the results, the rival's first: of what failed how, of nothing else if that was
-        side B. Returns none if the panel was stopped or may begin no more.
-        """
-        results: list[model.Result] = []
-        self.begun, self._on_phase = {}, _tell_nobody
-        self._run([Work(variant, model.Stage.CONFIRM, True, rival)], processes, results.append)
-        return results
 
     def trace(self, variant: model.Variant, side: model.Side, *, sets: int) -> Anatomy:
         """Return what a launch of a variant is made of, or why that is not known.
@@ -399,7 +386,7 @@ class Panel(Closable):
         for group in groups.values():
             variant, stage = group[0].variant, group[0].stage
             is_alone = variant.is_gang or not self._fits(Wave(group[0], ()))
-            is_compared = any(work.is_compared for work in group)
+            is_compared = any(work.rival is not None for work in group)
             seats = seats_of(
                 processes,
                 together=1 if is_alone else slots,
@@ -411,7 +398,7 @@ class Panel(Closable):
                 Wave(work, each)
                 for each in seats
                 for work in group
-                if work.is_compared or not is_compared or each[0].side is model.Side.B
+                if work.rival is not None or not is_compared or each[0].side is model.Side.B
             ]
             for wave in waves:
                 wave.work.waves += 1
@@ -460,7 +447,7 @@ class Panel(Closable):
             is_screen = work.stage is model.Stage.SCREEN
             self._on_phase(work.variant.id, "measure" if is_screen else "confirm")
             for turn in range(self._rounds(work)):
-                is_backwards = work.is_compared and turn % 2 == 1
+                is_backwards = work.rival is not None and turn % 2 == 1
                 self._all("measure", wave.crews[:: -1 if is_backwards else 1], is_alone=True)
             finished = self._all("finish", wave.crews, is_alone=False)
             for crew, answers in zip(wave.crews, finished, strict=True):
@@ -535,10 +522,8 @@ class Panel(Closable):
             if all(process.resident_bytes(worker.pid) for worker in wave.workers):
                 return
             wave.close()
-        # Rivals are of the same code, also where another revision is side A.
-        setup = changed(self.setup, sides={}) if work.rival else self.setup
         for seat in () if wave.workers else wave.seats:
-            slots = self.slots if work.rival else self.slots_of(seat.side)
+            slots = self.slots_of(seat.side)
             for slot in slots[: variant.ranks] if is_gang else [slots[seat.slot]]:
                 wave.workers.append(slot.fork())
                 wave.workers[-1].side = seat.side
@@ -547,7 +532,7 @@ class Panel(Closable):
             place = f"{self._folder.name}/{uuid.uuid4().hex}"
             more |= {"ranks": variant.ranks, "rendezvous": place}
         for seat, crew in zip(wave.seats, wave.crews, strict=True):
-            job = job_of(work.of(seat.side), setup, stage=work.stage, seat=seat, **more)
+            job = job_of(work.of(seat.side), self.setup, stage=work.stage, seat=seat, **more)
             # Ranks are one measurement: the first one's phases are its.
             crew[0].on_phase = partial(self._on_phase, variant.id)
             for rank, worker in enumerate(crew):
@@ -582,11 +567,11 @@ class Panel(Closable):
 
     def _rounds(self, work: Work) -> int:
         # Sides are compared more finely than two runs are, also where no two processes fit at once.
-        is_whole = work.variant.is_gang or work.is_compared
+        is_paired = work.rival is not None
         is_paced = work.variant.case.regime is model.Regime.PACED and "cycles" in self.facts.clocks
-        stage = model.Stage.CONFIRM if is_whole else work.stage
+        stage = model.Stage.CONFIRM if is_paired or work.variant.is_gang else work.stage
         # Alone, a CPU's time decides nothing.
-        has_many = work.is_compared or not self.facts.is_host
+        has_many = is_paired or not self.facts.is_host
         by_host = has_many and model.is_host_timed(self.setup.device, work.variant.case.regime)
         return self.setup.settings.rounds_of(stage, is_paced=is_paced, by_host=by_host)
 
