@@ -24,6 +24,7 @@ from store_data import made
 from perfsuite.boundary import OURS, DeviceError
 from perfsuite.model import (
     Block,
+    DeviceFacts,
     Evidence,
     Gpu,
     Regime,
@@ -44,7 +45,6 @@ SETUP = Setup(
     device="fake",
     settings=Settings(rounds=2, samples=4, settle_s=0.05),
     own=Code(origins={name: f"file:{PACKS / name}.py" for name in ("steady", "nasty")}),
-    memory_limit_bytes=120 << 20,
 )
 LIMIT_S = 20
 
@@ -118,7 +118,9 @@ def panel(traces: Path) -> Iterator[Panel]:
 def suite(panel: Panel) -> list[Result]:
     """A well-behaved variant, then every failure there is, each followed by that variant."""
     (alone,) = measure(panel, SECOND, processes=1)
-    found = [one for how in CAUSES for one in measure(panel, nasty(how), SECOND, processes=1)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("perfsuite.workers.process.host_bytes", lambda: 450 << 20)
+        found = [one for how in CAUSES for one in measure(panel, nasty(how), SECOND, processes=1)]
     assert is_idle(panel)
     return [alone, *found]
 
@@ -353,7 +355,7 @@ def test_what_starts_and_leaves_beside_a_check(
     row: tuple[list[Variant], float, bool, list[str]],
 ) -> None:
     variants, share, is_host, order = row
-    monkeypatch.setattr(Setup, "is_host_measured", is_host)
+    monkeypatch.setattr(DeviceFacts, "is_host", is_host)
     size = int(share * panel.facts.memory_bytes)
     queue = [structs.replace(each, memory_bytes=size) for each in variants]
     results = measure(panel, *queue, processes=1)

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import structs
 
 from perfsuite.judge import compare, noise
-from perfsuite.judge.rule import LIMITS, MISS, Difference, difference_of, looks_of, within
+from perfsuite.judge.rule import CALL, LIMITS, MISS, Difference, difference_of, looks_of, within
 from perfsuite.model import (
     ENERGY,
     TIME,
@@ -220,7 +220,7 @@ def _reasons(shift: compare.Shift, *, is_pair: bool) -> list[Reason]:
         now=change.current,
         theta=change.theta,
         **ends,
-        level=shift.level,
+        level=1 - 2 * (CALL if word.moved else MISS),
         limit=change.gate if word.stayed else change.threshold,
     )
     found.append(interval)

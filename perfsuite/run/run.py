@@ -562,9 +562,8 @@ class Work:
         found, canaries = list[Result](), self._left(self.file.run.canaries, stage)
         # No limit holds for canaries, and for what follows the last.
         share = partial(self._share, stage=stage, processes=PROCESSES, is_over=bool)
-        if canaries:
-            take = partial(share, share=canaries, take=found.append)
-            share_out(self.panels, self.panels, lambda panel, _: take(panel))
+        take = partial(share, take=found.append)
+        share_out(self.panels, self.panels, lambda panel, _: take(panel, canaries))
         for results in grouped(found, attrgetter("variant")).values():
             self._store(joined(results))
 

@@ -477,7 +477,7 @@ class Panel(Closable):
         While results are checked nothing is timed: the wave before leaves and the next one starts
         beside that, unless the host is what is measured, or launches are timed to choose a kernel.
         """
-        work, is_host, is_gang = wave.work, self.setup.is_host_measured, wave.work.variant.is_gang
+        work, is_host, is_gang = wave.work, self.facts.is_host, wave.work.variant.is_gang
         for crew in wave.crews:
             self._hear(crew, "start")
         if following and not (is_host or is_gang) and self._fits(wave) and self._fits(following):

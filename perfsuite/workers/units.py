@@ -49,10 +49,6 @@ T = TypeVar("T")
 MOST_COUNTING, FEWEST_EACH = 8, 8
 
 
-def _anywhere(_item: object, _panel: Panel) -> int:
-    return 0
-
-
 class Found(NamedTuple):
     """A device and its GPUs, and panels of them whose servers start already, if any."""
 
@@ -157,7 +153,7 @@ def measure_on(
     panels: Sequence[Panel],
     variants: Sequence[model.Variant],
     measure: Callable[[Panel, Sequence[model.Variant]], None],
-    rank: Callable[[model.Variant, Panel], int] = _anywhere,
+    rank: Callable[[model.Variant, Panel], int] = lambda *_: 0,
 ) -> None:
     """Share the variants out over the panels, then let gangs measure theirs on all units.
 
@@ -213,7 +209,7 @@ def share_out(
     panels: Sequence[Panel],
     items: Sequence[T],
     measure: Callable[[Panel, Sequence[T]], None],
-    rank: Callable[[T, Panel], int] = _anywhere,
+    rank: Callable[[T, Panel], int] = lambda *_: 0,
 ) -> None:
     """Let each panel measure its share: each item goes where its rank, then load is least.
 
