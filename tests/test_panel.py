@@ -24,7 +24,6 @@ from store_data import made
 from perfsuite.boundary import OURS, DeviceError
 from perfsuite.model import (
     Block,
-    DeviceFacts,
     Evidence,
     Gpu,
     Regime,
@@ -355,7 +354,7 @@ def test_what_starts_and_leaves_beside_a_check(
     row: tuple[list[Variant], float, bool, list[str]],
 ) -> None:
     variants, share, is_host, order = row
-    monkeypatch.setattr(DeviceFacts, "is_host", is_host)
+    monkeypatch.setattr("perfsuite.model.DeviceFacts.is_host", is_host)
     size = int(share * panel.facts.memory_bytes)
     queue = [structs.replace(each, memory_bytes=size) for each in variants]
     results = measure(panel, *queue, processes=1)

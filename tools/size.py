@@ -61,10 +61,10 @@ CORE_PATH = (
 # when this was written may not grow: each step lowers its number, and drops it at the limit.
 CORE_ALARM = 9_700
 TODAY = {
-    "core": 14_015,
+    "core": 14_002,
     "features": 3_793,
-    "core path": 5_017,
-    "tests": 15_161,
+    "core path": 5_013,
+    "tests": 15_160,
     "modules": 77,
 }
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}

@@ -306,9 +306,30 @@ class Panel(Closable):
         ``on_phase`` gets a variant's id and the phase that begins. Gangs are kept for all variants
         of one case and as many ranks. Raises DeviceError when no server can be started any more.
         """
-        works = [Work(each, stage, self.compared.get(each.id)) for each in variants]
+        self.end_tracing()
         self._on_phase = on_phase
-        self._run(works, processes, on_result)
+        works = [Work(each, stage, self.compared.get(each.id)) for each in variants]
+        waves = deque(self._planned(works, processes))
+        going: set[Work] = set()
+        try:
+            while waves and (going or not self.is_over()):
+                wave = waves.popleft()
+                work = wave.work
+                going.add(work)
+                started = time.monotonic()
+                if wave.seats:
+                    self._take(wave, next((each for each in waves if each.seats), None))
+                work.wall_s += time.monotonic() - started
+                work.waves -= 1
+                if not work.waves:
+                    going.remove(work)
+                    work.hand_over(on_result)
+        except StoppedError:
+            pass
+        finally:
+            self._see_out()
+            for wave in waves:
+                wave.close()
 
     def trace(self, variant: model.Variant, side: model.Side, *, sets: int) -> Anatomy:
         """Return what a launch of a variant is made of, or why that is not known.
@@ -349,33 +370,6 @@ class Panel(Closable):
         if self._tracing is not None:
             self._tracing.close()
         self._tracing = None
-
-    def _run(
-        self, works: Iterable[Work], processes: int, on_result: Callable[[model.Result], object]
-    ) -> None:
-        """Take all waves; hand over the results of each work when its last one is through."""
-        self.end_tracing()
-        waves = deque(self._planned(works, processes))
-        going: set[Work] = set()
-        try:
-            while waves and (going or not self.is_over()):
-                wave = waves.popleft()
-                work = wave.work
-                going.add(work)
-                started = time.monotonic()
-                if wave.seats:
-                    self._take(wave, next((each for each in waves if each.seats), None))
-                work.wall_s += time.monotonic() - started
-                work.waves -= 1
-                if not work.waves:
-                    going.remove(work)
-                    work.hand_over(on_result)
-        except StoppedError:
-            pass
-        finally:
-            self._see_out()
-            for wave in waves:
-                wave.close()
 
     def _planned(self, works: Iterable[Work], processes: int) -> Iterator[Wave]:
         """Yield all waves in their order: those of what shares a gang together."""
