@@ -61,9 +61,9 @@ CORE_PATH = (
 # when this was written may not grow: each step lowers its number, and drops it at the limit.
 CORE_ALARM = 9_700
 TODAY = {
-    "core": 14_002,
+    "core": 13_997,
     "features": 3_793,
-    "core path": 5_013,
+    "core path": 5_010,
     "tests": 15_160,
     "modules": 77,
 }

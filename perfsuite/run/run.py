@@ -695,12 +695,11 @@ class Work:
         # The screen's alone: what one side took minutes later is no match for the other side.
         judged = partial(judge_claims, stage=Stage.SCREEN, policy=self.judging.policy)
         found = judged(run)
-        unclear = {each.claim for each in found if each.word is ClaimWord.UNCLEAR}
         gangs = {one.id for one in run.variants if one.variant.is_gang}
         left = [
             claim
-            for claim in run.instances
-            if claim.id in unclear and not {claim.faster, claim.than} & gangs
+            for claim, verdict in zip(run.instances, found, strict=True)
+            if verdict.word is ClaimWord.UNCLEAR and not {claim.faster, claim.than} & gangs
         ]
         if not left:
             return found

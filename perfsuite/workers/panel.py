@@ -151,10 +151,8 @@ class Wave:
     @property
     def seats(self) -> tuple[Seat, ...]:
         """The seats that are still to be taken: side B goes on without A, A not without B."""
-        failed = self.work.failed
-        return (
-            () if model.Side.B in failed else tuple(s for s in self.planned if s.side not in failed)
-        )
+        failed = self.work.failed.keys()
+        return tuple(seat for seat in self.planned if not {seat.side, model.Side.B} & failed)
 
     @property
     def crews(self) -> list[list[Process]]:

@@ -565,14 +565,6 @@ def load_catalogue(
     """
     given = (tier, tuple(heavy), tuple(sys.path), tree)
     asked = {source.name: Listing(source, *given) for source in sources if not source.error}
-    try:
-        messages.raw(list(asked.values()))
-    except UnicodeEncodeError as error:
-        raise UsageError(
-            "a path has a byte in it that is no UTF-8, and runs and reports are kept as UTF-8",
-            where=ascii(error.object),
-            remedy="rename the folder, or take it out of PYTHONPATH",
-        ) from error
     found: dict[str, model.Pack] = {}
     kernels: tuple[model.Kernel, ...] = ()
     why = ""
@@ -584,6 +576,12 @@ def load_catalogue(
                 wanting = [name for name, each in found.items() if each.wants_kernels]
                 again = {each: replace(asked[each], kernels=kernels) for each in wanting}
                 found |= _listed(slot, again, time_limit_s)
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            "a path has a byte in it that is no UTF-8, and runs and reports are kept as UTF-8",
+            where=ascii(error.object),
+            remedy="rename the folder, or take it out of PYTHONPATH",
+        ) from error
     except DeviceError as error:  # without any process a stored run can still be read
         why = str(error)
     packs = []
