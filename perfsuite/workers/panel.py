@@ -186,12 +186,7 @@ def doubted(result: model.Result) -> model.Result:
 
 
 def job_of(
-    variant: model.Variant,
-    setup: Setup,
-    *,
-    stage: model.Stage = model.Stage.SCREEN,
-    seat: Seat = Seat(0, 0),
-    **more: Any,
+    variant: model.Variant, setup: Setup, seat: Seat, stage: model.Stage = model.Stage.SCREEN
 ) -> Job:
     """Return the job of one process of a variant."""
     code = setup.code(seat.side)
@@ -211,7 +206,6 @@ def job_of(
         slot=seat.slot,
         kernels=code.kernels,
         tree=code.tree,
-        **more,
     )
 
 
@@ -342,7 +336,7 @@ class Panel(Closable):
                 self.end_tracing()
                 self._tracing = self.slots_of(side)[0].fork()
                 self._tracing.side = side
-            self._tracing.tell("trace", (job_of(variant, self.setup, seat=Seat(0, 0, side)), sets))
+            self._tracing.tell("trace", (job_of(variant, self.setup, Seat(0, 0, side)), sets))
             found: Anatomy = process.hear([self._tracing], "trace", LIMIT_S, self._watch)[0]
         except (EndedError, StoppedError, DeviceError) as ended:
             self.end_tracing()
@@ -519,16 +513,13 @@ class Panel(Closable):
             for slot in slots[: variant.ranks] if is_gang else [slots[seat.slot]]:
                 wave.workers.append(slot.fork())
                 wave.workers[-1].side = seat.side
-        more: dict[str, Any] = {}
-        if is_gang:
-            place = f"{self._folder.name}/{uuid.uuid4().hex}"
-            more |= {"ranks": variant.ranks, "rendezvous": place}
+        ranks, place = variant.ranks if is_gang else 0, f"{self._folder.name}/{uuid.uuid4().hex}"
         for seat, crew in zip(wave.seats, wave.crews, strict=True):
-            job = job_of(work.of(seat.side), self.setup, stage=work.stage, seat=seat, **more)
+            job = job_of(work.of(seat.side), self.setup, seat, work.stage)
             # Ranks are one measurement: the first one's phases are its.
             crew[0].on_phase = partial(self._on_phase, variant.id)
             for rank, worker in enumerate(crew):
-                worker.tell("start", replace(job, rank=rank))
+                worker.tell("start", replace(job, rank=rank, ranks=ranks, rendezvous=place))
 
     def _await_started(self, wave: Wave | None) -> None:
         """Wait until the processes that were started ahead have started, for a while."""
