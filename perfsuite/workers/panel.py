@@ -120,24 +120,20 @@ class Work:
 
     def hand_over(self, on_result: Callable[[model.Result], object]) -> None:
         """Hand over what was found, side A first; where B failed, nothing that is good."""
-        blank = model.Result(
-            variant="",
-            status=model.Status.OK,
-            stage=self.stage,
-            wall_s=round(self.wall_s / max(1, len(self.found)), 6),
-        )
-        results = [
-            replace(blank, side=side, status=end.status, reason=end.reason, output=end.output)
-            for side, end in self.failed.items()
-        ]
-        results += [
-            doubted(replace(blank, side=side, evidence=tuple(evidence)))
-            for side, evidence in self.found.items()
-            if not {side, model.Side.B} & self.failed.keys()
-        ]
-        for result in sorted(results, key=lambda each: each.side):
-            built = self.of(result.side)
-            on_result(replace(result, variant=built.id, case_version=built.case.version))
+        for side in sorted({*self.found, *self.failed}):
+            built, end = self.of(side), self.failed.get(side)
+            result = model.Result(
+                variant=built.id,
+                case_version=built.case.version,
+                status=end.status if end else model.Status.OK,
+                stage=self.stage,
+                side=side,
+                wall_s=round(self.wall_s / max(1, len(self.found)), 6),
+            )
+            if end:
+                on_result(replace(result, reason=end.reason, output=end.output))
+            elif model.Side.B not in self.failed:
+                on_result(doubted(replace(result, evidence=tuple(self.found[side]))))
 
 
 @dataclass(slots=True, eq=False)

@@ -65,8 +65,7 @@ def attend(channel: Channel, owner: object) -> None:
             call = channel.receive(None)
         except EOFError:
             return
-        do = getattr(owner, f"do_{call.step}", None) if isinstance(call, Call) else None
-        if do is None or not isinstance(call, Call):
+        if not (isinstance(call, Call) and (do := getattr(owner, f"do_{call.step}", None))):
             raise PerfError(f"a worker cannot answer {call!r}")
         value = do(messages.read(call.given, types_of(call.step)[0]))
         channel.send(Done(raw(value), call.step))
