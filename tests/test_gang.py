@@ -29,9 +29,7 @@ SETTINGS = Settings(
 )
 CODE = Code(origins={"gang": f"file:{PACK}"})
 SETUP = Setup(device="cpu", slots=2, settings=SETTINGS, own=CODE)
-FAKE = replace(
-    limited(SETUP, prepare_limit_s=10.0), device="fake", slots=3, memory_limit_bytes=120 << 20
-)
+FAKE = replace(limited(SETUP, prepare_limit_s=10.0), device="fake", slots=3)
 UNITS = ("machine", "machine", "machine")
 
 
@@ -52,7 +50,8 @@ SIZES = [make_variant("gang", "reduce", ranks=2, n=n) for n in (16, 64, 256)]
 
 @pytest.fixture(scope="module")
 def fake() -> Iterator[Panel]:
-    with Panel(FAKE, UNITS) as shared:
+    with pytest.MonkeyPatch.context() as patch, Panel(FAKE, UNITS) as shared:
+        patch.setattr("perfsuite.workers.process.host_bytes", lambda: 450 << 20)
         yield shared
 
 
@@ -155,7 +154,7 @@ def test_gangs_of_two_sides_measure_in_turns(fake: Panel, tmp_path: Path) -> Non
     (tmp_path / "gang.py").write_text(text, encoding="utf-8")
     compared, other = lag(2, 100), lag(2, 80)
     fake.compare({Side.A: Code(origins={"gang": f"file:{tmp_path}/gang.py"})})
-    fake.compared = frozenset({compared.id})
+    fake.compared = {compared.id: compared}
     found = {(r.variant, r.side): r for r in measure(fake, compared, other, processes=3)}
     fake.compare({})
     assert {len(result.evidence) for result in found.values()} == {3}

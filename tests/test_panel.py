@@ -44,7 +44,6 @@ SETUP = Setup(
     device="fake",
     settings=Settings(rounds=2, samples=4, settle_s=0.05),
     own=Code(origins={name: f"file:{PACKS / name}.py" for name in ("steady", "nasty")}),
-    memory_limit_bytes=120 << 20,
 )
 LIMIT_S = 20
 
@@ -118,7 +117,9 @@ def panel(traces: Path) -> Iterator[Panel]:
 def suite(panel: Panel) -> list[Result]:
     """A well-behaved variant, then every failure there is, each followed by that variant."""
     (alone,) = measure(panel, SECOND, processes=1)
-    found = [one for how in CAUSES for one in measure(panel, nasty(how), SECOND, processes=1)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("perfsuite.workers.process.host_bytes", lambda: 450 << 20)
+        found = [one for how in CAUSES for one in measure(panel, nasty(how), SECOND, processes=1)]
     assert is_idle(panel)
     return [alone, *found]
 
@@ -171,7 +172,7 @@ def test_stopped_panel_hands_over_what_it_has_and_begins_anew(panel: Panel) -> N
     assert [result.variant for result in results] == [FIRST.id]
     assert is_idle(panel)
     assert measure(panel, FIRST) == []
-    panel.compared = frozenset({FIRST.id})
+    panel.compared = {FIRST.id: FIRST}
     panel.compare({})
     (result,) = measure(panel, FIRST, processes=1)
     assert (result.status, len(result.evidence)) == (Status.OK, 1)
@@ -232,12 +233,12 @@ def test_what_confirms_is_the_host_s_or_of_two_sides_takes_all_blocks(
     for stage, share, regime, is_compared, count in rows:
         size = int(share * panel.facts.memory_bytes)
         variant = changed(structs.replace(FIRST, memory_bytes=size), regime=regime)
-        panel.compared = frozenset({variant.id} if is_compared else ())
+        panel.compared = {variant.id: variant} if is_compared else {}
         results = measure(panel, variant, stage=stage)
         assert [each.side for each in results] == [*Side][0 if is_compared else 1 :]
         assert {len(e.blocks) for each in results for e in each.evidence} == {count}
         assert {len(each.evidence) for each in results} == {3}
-    panel.compared = frozenset()
+    panel.compared = {}
 
 
 def test_a_process_whose_result_is_another_one_compares_it(panel: Panel, traces: Path) -> None:
@@ -298,7 +299,9 @@ def test_each_result_is_handed_over_before_the_next_variant_s_turn(panel: Panel)
 def test_what_a_variant_leaves_running_and_a_pair_that_fails_are_ended(panel: Panel) -> None:
     (result,) = measure(panel, make_variant("nasty", "orphan", n=1))
     assert result.status is Status.OK
-    found = panel.measure_pair(nasty("raise"), nasty("wrong"), processes=2)
+    panel.compared = {nasty("raise").id: nasty("wrong")}
+    found = measure(panel, nasty("raise"), processes=2)
+    panel.compared = {}
     assert (nasty("raise").id, Status.ERROR) in {(each.variant, each.status) for each in found}
     assert not any(each.status is Status.OK for each in found)
     assert is_idle(panel)
@@ -351,7 +354,7 @@ def test_what_starts_and_leaves_beside_a_check(
     row: tuple[list[Variant], float, bool, list[str]],
 ) -> None:
     variants, share, is_host, order = row
-    monkeypatch.setattr(Setup, "is_host_measured", is_host)
+    monkeypatch.setattr("perfsuite.model.DeviceFacts.is_host", is_host)
     size = int(share * panel.facts.memory_bytes)
     queue = [structs.replace(each, memory_bytes=size) for each in variants]
     results = measure(panel, *queue, processes=1)

@@ -139,8 +139,8 @@ def test_servers_begin_before_packs_are_listed_and_end_where_nobody_takes_them(
         return slot(index, setup)
 
     monkeypatch.setattr("perfsuite.workers.panel.Slot", second_fails)
-    with pytest.raises(OSError, match="no process is left"):
-        started("fake", QUICK)
+    with pytest.raises(OSError, match="no process is left"), ExitStack() as stack:
+        started("fake", QUICK, stack)
     assert [resident_bytes(each.server.pid) for each in made] == [0]
 
 

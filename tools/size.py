@@ -61,9 +61,9 @@ CORE_PATH = (
 # when this was written may not grow: each step lowers its number, and drops it at the limit.
 CORE_ALARM = 9_700
 TODAY = {
-    "core": 14_036,
+    "core": 13_983,
     "features": 3_793,
-    "core path": 5_042,
+    "core path": 4_996,
     "tests": 15_160,
     "modules": 77,
 }

@@ -381,7 +381,7 @@ def _rows(
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="perfsuite-"))
         log, asked = Path(folder, "ncu.csv"), Path(folder, "job.json")
-        asked.write_bytes(messages.raw(job_of(variant, setup, seat=Seat(0, 0, side))))
+        asked.write_bytes(messages.raw(job_of(variant, setup, Seat(0, 0, side))))
         words = [shutil.which("ncu") or "ncu", *OPTIONS, "--log-file", str(log)]
         words += ["--metrics", ",".join(METRICS.values()), sys.executable, "-P", "-m", __name__]
         output = stack.enter_context(Path(folder, "output").open("w+b"))

@@ -27,7 +27,6 @@ from perfsuite.model import (
     Reason,
     Regime,
     Result,
-    Scalar,
     Variant,
     VariantRun,
     Word,
@@ -107,7 +106,7 @@ def limits_of(metric: Metric, facts: DeviceFacts) -> Limits | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shift:
-    """How far a metric moved, and the ``word`` for it; ``level`` is that of the interval.
+    """How far a metric moved, and the ``word`` for it.
 
     ``processes`` are how many told (before, now), ``is_own`` says whether of the same card.
     ``has_clock`` says whether the SM clock is known beside time, ``is_clock_lost`` whether it
@@ -117,7 +116,6 @@ class Shift:
     metric: Metric
     word: Word
     change: Change
-    level: float
     processes: tuple[int, int]
     is_own: bool
     has_clock: bool
@@ -201,7 +199,6 @@ def shift_of(  # noqa: PLR0913 - both sides, and how they were taken
             beta=beta,
             degrees=found.degrees,
         ),
-        level=1 - 2 * (CALL if word.moved else MISS),
         processes=(len(chosen[0]), len(chosen[1])),
         is_own=bool(common),
         has_clock=has_clock,
@@ -413,8 +410,8 @@ def over_budget(case: CaseInfo, result: Result) -> Reason | None:
         values = exact or [stats.estimate(blocks) for blocks in noisy if any(blocks)]
         now = stats.hodges_lehmann(values) if values else -math.inf
         if now > budget.most:
-            unit, why = metrics_by_name(case.metrics)[budget.metric].unit, budget.reason
-            known: dict[str, Scalar] = {"now": now, "most": budget.most, "unit": unit}
-            why = why or "no reason is given"
-            return because("over_budget", metric=budget.metric, why=why, **known)
+            unit = metrics_by_name(case.metrics)[budget.metric].unit
+            why = budget.reason or "no reason is given"
+            most, metric = budget.most, budget.metric
+            return because("over_budget", metric=metric, why=why, now=now, most=most, unit=unit)
     return None

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import structs
 
 from perfsuite.judge import compare, noise
-from perfsuite.judge.rule import LIMITS, MISS, Difference, difference_of, looks_of, within
+from perfsuite.judge.rule import CALL, LIMITS, MISS, Difference, difference_of, looks_of, within
 from perfsuite.model import (
     ENERGY,
     TIME,
@@ -220,7 +220,7 @@ def _reasons(shift: compare.Shift, *, is_pair: bool) -> list[Reason]:
         now=change.current,
         theta=change.theta,
         **ends,
-        level=shift.level,
+        level=1 - 2 * (CALL if word.moved else MISS),
         limit=change.gate if word.stayed else change.threshold,
     )
     found.append(interval)
@@ -238,7 +238,8 @@ def _reasons(shift: compare.Shift, *, is_pair: bool) -> list[Reason]:
     return found
 
 
-# What became of the claims.
+# What became of the claims: the word, the reason for it, the ratio with its interval.
+Claimed = tuple[ClaimWord, Reason, tuple[float | None, float | None, float | None]]
 
 
 class _LacksError(Exception):
@@ -286,15 +287,28 @@ def _claimed(
     try:
         than, faster = (_values(claim, name, results, facts, time_of) for name in sides)
     except _LacksError as lacking:
-        (reason,) = lacking.args
-        return _claim_verdict(claim, ClaimWord.NOT_APPLICABLE, reason, policy)
-    if claim.metric:
-        return _by_metric(claim, median(than), median(faster), policy)
-    logs, others = ([[math.log(value) for value in side]] for side in (faster, than))
-    # Its clock is in it: a claim is about time alone.
-    by_host = facts.is_host or (in_turns and is_host_timed(facts.device, regime))
-    limits = LIMITS["host" if by_host else "one clock"]
-    return _by_time(claim, difference_of(logs, others, limits, in_turns=in_turns), policy)
+        told: Claimed = ClaimWord.NOT_APPLICABLE, lacking.args[0], (None, None, None)
+    else:
+        if claim.metric:
+            told = _by_metric(claim, median(than), median(faster))
+        else:
+            logs, others = ([[math.log(value) for value in side]] for side in (faster, than))
+            # Its clock is in it: a claim is about time alone.
+            by_host = facts.is_host or (in_turns and is_host_timed(facts.device, regime))
+            limits = LIMITS["host" if by_host else "one clock"]
+            told = _by_time(claim, difference_of(logs, others, limits, in_turns=in_turns))
+    word, reason, (ratio, low, high) = told
+    return ClaimVerdict(
+        claim=claim.id,
+        word=word,
+        required=claim.by,
+        source=claim.source,
+        reasons=(reason,),
+        ratio=ratio,
+        low=low,
+        high=high,
+        fails=word is ClaimWord.BROKEN and compare.BROKEN in policy.fail_on,
+    )
 
 
 def _ended(result: Result) -> Reason:
@@ -331,9 +345,7 @@ def _values(
     return values
 
 
-def _by_metric(
-    claim: ClaimInstance, than: float, faster: float, policy: compare.Policy
-) -> ClaimVerdict:
+def _by_metric(claim: ClaimInstance, than: float, faster: float) -> Claimed:
     """Judge a claim by the medians of both sides' processes, which hardly ever differ."""
     ratio = than / faster if faster > 0 else None
     word = ClaimWord.HELD if than >= claim.by * faster else ClaimWord.BROKEN
@@ -345,34 +357,14 @@ def _by_metric(
         by=claim.by,
         ratio=ratio or 0.0,
     )
-    return _claim_verdict(claim, word, reason, policy, (ratio, ratio, ratio))
+    return word, reason, (ratio, ratio, ratio)
 
 
-def _by_time(claim: ClaimInstance, log_ratio: Difference, policy: compare.Policy) -> ClaimVerdict:
+def _by_time(claim: ClaimInstance, log_ratio: Difference) -> Claimed:
     reach = log_ratio.reach(MISS)
     low, high = (math.exp(log_ratio.theta + end) for end in (-reach, reach))
     word = ClaimWord.HELD if low >= claim.by else ClaimWord.UNCLEAR
     word = ClaimWord.BROKEN if high < claim.by else word
     ratio = math.exp(log_ratio.theta)
     reason = because("ratio", ratio=ratio, low=low, high=high, level=1 - 2 * MISS, by=claim.by)
-    return _claim_verdict(claim, word, reason, policy, (ratio, low, high))
-
-
-def _claim_verdict(
-    claim: ClaimInstance,
-    word: ClaimWord,
-    reason: Reason,
-    policy: compare.Policy,
-    ratio: Sequence[float | None] = (None, None, None),
-) -> ClaimVerdict:
-    return ClaimVerdict(
-        claim=claim.id,
-        word=word,
-        required=claim.by,
-        source=claim.source,
-        reasons=(reason,),
-        ratio=ratio[0],
-        low=ratio[1],
-        high=ratio[2],
-        fails=word is ClaimWord.BROKEN and compare.BROKEN in policy.fail_on,
-    )
+    return word, reason, (ratio, low, high)

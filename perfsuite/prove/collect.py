@@ -445,7 +445,7 @@ class Unit:
             for index, ladder in enumerate(self.ladders)
         ]
         self._begin("pairs", chosen)
-        self.panel.compared = frozenset(variant.id for variant in chosen)
+        self.panel.compared = {variant.id: variant for variant in chosen}
         looks, left, taken = looks_of(self.panel.setup.settings), chosen, 0
         waves, of_a = dict[str, Wave](), dict[str, model.Result]()
 
@@ -467,7 +467,7 @@ class Unit:
             for each in found:
                 if each not in left:
                     append(self.file, waves[each.id])
-        self.panel.compared, self.panel.begun = frozenset(), {}
+        self.panel.compared, self.panel.begun = {}, {}
 
     def _asks_more(self, variant: model.Variant, wave: Wave, looks: Looks) -> bool:
         """Say whether more pairs are needed, and allowed."""

@@ -562,9 +562,8 @@ class Work:
         found, canaries = list[Result](), self._left(self.file.run.canaries, stage)
         # No limit holds for canaries, and for what follows the last.
         share = partial(self._share, stage=stage, processes=PROCESSES, is_over=bool)
-        if canaries:
-            take = partial(share, share=canaries, take=found.append)
-            share_out(self.panels, self.panels, lambda panel, _: take(panel))
+        take = partial(share, take=found.append)
+        share_out(self.panels, self.panels, lambda panel, _: take(panel, canaries))
         for results in grouped(found, attrgetter("variant")).values():
             self._store(joined(results))
 
@@ -611,7 +610,8 @@ class Work:
         take: Callable[[Result], None],
     ) -> None:
         panel.samplings, panel.is_over = self.samplings, is_over
-        panel.compared = self.judging.sides.compared
+        both = self.judging.sides.compared
+        panel.compared = {variant.id: variant for variant in share if variant.id in both}
         runs = [one for one in self.file.run.variants if stage is Stage.CONFIRM and one.is_paired]
         panel.begun = {one.id: 2 * _pairs(one) for one in runs}
         panel.measure(
@@ -695,12 +695,11 @@ class Work:
         # The screen's alone: what one side took minutes later is no match for the other side.
         judged = partial(judge_claims, stage=Stage.SCREEN, policy=self.judging.policy)
         found = judged(run)
-        unclear = {each.claim for each in found if each.word is ClaimWord.UNCLEAR}
         gangs = {one.id for one in run.variants if one.variant.is_gang}
         left = [
             claim
-            for claim in run.instances
-            if claim.id in unclear and not {claim.faster, claim.than} & gangs
+            for claim, verdict in zip(run.instances, found, strict=True)
+            if verdict.word is ClaimWord.UNCLEAR and not {claim.faster, claim.than} & gangs
         ]
         if not left:
             return found
@@ -708,27 +707,33 @@ class Work:
         self.listener.note(f"deciding {len(taken)} of {len(found)} claims by pairs of both sides")
         deadline = time.monotonic() + min(LIMIT_S, self.limit.left_s())
         variants = {one.id: one.variant for one in run.variants}
-        pairs, measured = self.settings.confirm_processes, set[str]()
-
+        pairs = self.settings.confirm_processes
         screened = {each.variant: each for each in run.results if each.stage is Stage.SCREEN}
 
+        def take(claim: str, result: Result) -> None:
+            with self._lock:
+                self.file.append(replace(result, claim=claim))
+
         def decide(panel: Panel, share: Sequence[ClaimInstance]) -> None:
-            panel.samplings, panel.is_over = self.samplings, bool
+            panel.samplings, panel.is_over, panel.begun = self.samplings, bool, {}
             for claim in share:
                 sides = screened[claim.faster], screened[claim.than]
                 takes_s = pairs * sum(each.wall_s / len(each.evidence) for each in sides)
                 if time.monotonic() + takes_s > deadline:
                     continue
-                faster, than = variants[claim.faster], variants[claim.than]
-                for result in panel.measure_pair(faster, than, processes=pairs):
-                    measured.add(claim.id)
-                    with self._lock:
-                        self.file.append(replace(result, claim=claim.id))
+                faster, own = [variants[claim.faster]], partial(take, claim.id)
+                panel.compared = {claim.faster: variants[claim.than]}
+                panel.measure(faster, Stage.CONFIRM, processes=pairs, on_result=own)
 
+        for panel in self.panels:  # both are of this code, also where another revision is side A
+            panel.compare({})
         share_out(self.panels, taken, decide)
+        for panel in self.panels:
+            panel.compare(self.judging.sides.code)
         limit = f"no pairs of both sides: the limit is {MOST_CLAIMS} claims, {LIMIT_S:g} s"
         limit += f", within {self.limit}" if self.limit.is_set else ""
-        why, open_ones = because("no_abba", why=limit), {claim.id for claim in left} - measured
+        why, measured = because("no_abba", why=limit), {each.claim for each in self.file.run.aside}
+        open_ones = {claim.id for claim in left} - measured
         return tuple(
             replace(each, reasons=(*each.reasons, why)) if each.claim in open_ones else each
             for each in judged(self.file.run)

@@ -89,15 +89,14 @@ def seats_of(
 class Work:
     """What is to be measured of one variant in one stage, and what was found.
 
-    A ``rival`` is another variant of the same code, which is side A then. ``waves`` are still to
-    come; what shares its gang is measured on so many ``sides``. ``found`` has the evidence by side,
-    ``failed`` how a side ended.
+    In pairs the ``rival`` is side A: the same variant of other code, or another one. ``waves`` are
+    still to come; what shares its gang is measured on so many ``sides``. ``found`` has the evidence
+    by side, ``failed`` how a side ended.
     """
 
     variant: model.Variant
     stage: model.Stage
-    is_compared: bool = False
-    rival: model.Variant | None = None
+    rival: model.Variant | None
     waves: int = 0
     sides: int = 1
     wall_s: float = 0.0
@@ -121,24 +120,20 @@ class Work:
 
     def hand_over(self, on_result: Callable[[model.Result], object]) -> None:
         """Hand over what was found, side A first; where B failed, nothing that is good."""
-        blank = model.Result(
-            variant="",
-            status=model.Status.OK,
-            stage=self.stage,
-            wall_s=round(self.wall_s / max(1, len(self.found)), 6),
-        )
-        results = [
-            replace(blank, side=side, status=end.status, reason=end.reason, output=end.output)
-            for side, end in self.failed.items()
-        ]
-        results += [
-            doubted(replace(blank, side=side, evidence=tuple(evidence)))
-            for side, evidence in self.found.items()
-            if not {side, model.Side.B} & self.failed.keys()
-        ]
-        for result in sorted(results, key=lambda each: each.side):
-            built = self.of(result.side)
-            on_result(replace(result, variant=built.id, case_version=built.case.version))
+        for side in sorted({*self.found, *self.failed}):
+            built, end = self.of(side), self.failed.get(side)
+            result = model.Result(
+                variant=built.id,
+                case_version=built.case.version,
+                status=end.status if end else model.Status.OK,
+                stage=self.stage,
+                side=side,
+                wall_s=round(self.wall_s / max(1, len(self.found)), 6),
+            )
+            if end:
+                on_result(replace(result, reason=end.reason, output=end.output))
+            elif model.Side.B not in self.failed:
+                on_result(doubted(replace(result, evidence=tuple(self.found[side]))))
 
 
 @dataclass(slots=True, eq=False)
@@ -152,10 +147,8 @@ class Wave:
     @property
     def seats(self) -> tuple[Seat, ...]:
         """The seats that are still to be taken: side B goes on without A, A not without B."""
-        failed = self.work.failed
-        return (
-            () if model.Side.B in failed else tuple(s for s in self.planned if s.side not in failed)
-        )
+        failed = self.work.failed.keys()
+        return tuple(seat for seat in self.planned if not {seat.side, model.Side.B} & failed)
 
     @property
     def crews(self) -> list[list[Process]]:
@@ -189,12 +182,7 @@ def doubted(result: model.Result) -> model.Result:
 
 
 def job_of(
-    variant: model.Variant,
-    setup: Setup,
-    *,
-    stage: model.Stage = model.Stage.SCREEN,
-    seat: Seat = Seat(0, 0),
-    **more: Any,
+    variant: model.Variant, setup: Setup, seat: Seat, stage: model.Stage = model.Stage.SCREEN
 ) -> Job:
     """Return the job of one process of a variant."""
     code = setup.code(seat.side)
@@ -214,7 +202,6 @@ def job_of(
         slot=seat.slot,
         kernels=code.kernels,
         tree=code.tree,
-        **more,
     )
 
 
@@ -228,14 +215,15 @@ class Panel(Closable):
     Only ``stop`` may be called from another thread. ``units`` are the ranks' units, by rank, where
     gangs are measured. ``samplings`` says how variants are to be sampled; what a process chooses is
     kept, so that all others sample alike.
-    Variants in ``compared`` (ids) are measured on both sides of the setup; ``begun`` has how many
-    processes of a variant's stage there are already. None begins when ``is_over`` says so.
+    Variants whose ids are in ``compared`` are measured in pairs with what that names as side A, of
+    the setup's code for it; ``begun`` has how many processes of a variant's stage there are
+    already. None begins when ``is_over`` says so.
     """
 
     def __init__(self, setup: Setup, units: Sequence[str] = ()) -> None:
         self.setup = setup
         self.samplings: dict[str, model.Sampling] = {}
-        self.compared: frozenset[str] = frozenset()
+        self.compared: Mapping[str, model.Variant] = {}
         self.begun: Mapping[str, int] = {}
         self.is_over: Callable[[], bool] = bool
         self._units = units
@@ -256,7 +244,7 @@ class Panel(Closable):
 
     def compare(self, sides: Mapping[model.Side, process.Code]) -> None:
         """Begin anew with the code of these sides, or of none; also where ``stop`` was called."""
-        self.setup, self.compared = changed(self.setup, sides=sides), frozenset()
+        self.setup, self.compared = changed(self.setup, sides=sides), {}
         self._checked.clear()
         self._is_stopped.clear()
         self.end_tracing()
@@ -306,22 +294,30 @@ class Panel(Closable):
         ``on_phase`` gets a variant's id and the phase that begins. Gangs are kept for all variants
         of one case and as many ranks. Raises DeviceError when no server can be started any more.
         """
-        works = [Work(each, stage, each.id in self.compared) for each in variants]
+        self.end_tracing()
         self._on_phase = on_phase
-        self._run(works, processes, on_result)
-
-    def measure_pair(
-        self, variant: model.Variant, rival: model.Variant, *, processes: int
-    ) -> list[model.Result]:
-        """Measure a variant, side B, beside another one of the same code, side A.
-
-        Returns the results, the rival's first: of what failed how, of nothing else if that was
-        side B. Returns none if the panel was stopped or may begin no more.
-        """
-        results: list[model.Result] = []
-        self.begun, self._on_phase = {}, _tell_nobody
-        self._run([Work(variant, model.Stage.CONFIRM, True, rival)], processes, results.append)
-        return results
+        works = [Work(each, stage, self.compared.get(each.id)) for each in variants]
+        waves = deque(self._planned(works, processes))
+        going: set[Work] = set()
+        try:
+            while waves and (going or not self.is_over()):
+                wave = waves.popleft()
+                work = wave.work
+                going.add(work)
+                started = time.monotonic()
+                if wave.seats:
+                    self._take(wave, next((each for each in waves if each.seats), None))
+                work.wall_s += time.monotonic() - started
+                work.waves -= 1
+                if not work.waves:
+                    going.remove(work)
+                    work.hand_over(on_result)
+        except StoppedError:
+            pass
+        finally:
+            self._see_out()
+            for wave in waves:
+                wave.close()
 
     def trace(self, variant: model.Variant, side: model.Side, *, sets: int) -> Anatomy:
         """Return what a launch of a variant is made of, or why that is not known.
@@ -336,7 +332,7 @@ class Panel(Closable):
                 self.end_tracing()
                 self._tracing = self.slots_of(side)[0].fork()
                 self._tracing.side = side
-            self._tracing.tell("trace", (job_of(variant, self.setup, seat=Seat(0, 0, side)), sets))
+            self._tracing.tell("trace", (job_of(variant, self.setup, Seat(0, 0, side)), sets))
             found: Anatomy = process.hear([self._tracing], "trace", LIMIT_S, self._watch)[0]
         except (EndedError, StoppedError, DeviceError) as ended:
             self.end_tracing()
@@ -363,33 +359,6 @@ class Panel(Closable):
             self._tracing.close()
         self._tracing = None
 
-    def _run(
-        self, works: Iterable[Work], processes: int, on_result: Callable[[model.Result], object]
-    ) -> None:
-        """Take all waves; hand over the results of each work when its last one is through."""
-        self.end_tracing()
-        waves = deque(self._planned(works, processes))
-        going: set[Work] = set()
-        try:
-            while waves and (going or not self.is_over()):
-                wave = waves.popleft()
-                work = wave.work
-                going.add(work)
-                started = time.monotonic()
-                if wave.seats:
-                    self._take(wave, next((each for each in waves if each.seats), None))
-                work.wall_s += time.monotonic() - started
-                work.waves -= 1
-                if not work.waves:
-                    going.remove(work)
-                    work.hand_over(on_result)
-        except StoppedError:
-            pass
-        finally:
-            self._see_out()
-            for wave in waves:
-                wave.close()
-
     def _planned(self, works: Iterable[Work], processes: int) -> Iterator[Wave]:
         """Yield all waves in their order: those of what shares a gang together."""
         groups: dict[tuple[object, ...], list[Work]] = {}
@@ -399,7 +368,7 @@ class Panel(Closable):
         for group in groups.values():
             variant, stage = group[0].variant, group[0].stage
             is_alone = variant.is_gang or not self._fits(Wave(group[0], ()))
-            is_compared = any(work.is_compared for work in group)
+            is_compared = any(work.rival is not None for work in group)
             seats = seats_of(
                 processes,
                 together=1 if is_alone else slots,
@@ -411,7 +380,7 @@ class Panel(Closable):
                 Wave(work, each)
                 for each in seats
                 for work in group
-                if work.is_compared or not is_compared or each[0].side is model.Side.B
+                if work.rival is not None or not is_compared or each[0].side is model.Side.B
             ]
             for wave in waves:
                 wave.work.waves += 1
@@ -460,7 +429,7 @@ class Panel(Closable):
             is_screen = work.stage is model.Stage.SCREEN
             self._on_phase(work.variant.id, "measure" if is_screen else "confirm")
             for turn in range(self._rounds(work)):
-                is_backwards = work.is_compared and turn % 2 == 1
+                is_backwards = work.rival is not None and turn % 2 == 1
                 self._all("measure", wave.crews[:: -1 if is_backwards else 1], is_alone=True)
             finished = self._all("finish", wave.crews, is_alone=False)
             for crew, answers in zip(wave.crews, finished, strict=True):
@@ -490,7 +459,7 @@ class Panel(Closable):
         While results are checked nothing is timed: the wave before leaves and the next one starts
         beside that, unless the host is what is measured, or launches are timed to choose a kernel.
         """
-        work, is_host, is_gang = wave.work, self.setup.is_host_measured, wave.work.variant.is_gang
+        work, is_host, is_gang = wave.work, self.facts.is_host, wave.work.variant.is_gang
         for crew in wave.crews:
             self._hear(crew, "start")
         if following and not (is_host or is_gang) and self._fits(wave) and self._fits(following):
@@ -535,23 +504,18 @@ class Panel(Closable):
             if all(process.resident_bytes(worker.pid) for worker in wave.workers):
                 return
             wave.close()
-        # Rivals are of the same code, also where another revision is side A.
-        setup = changed(self.setup, sides={}) if work.rival else self.setup
         for seat in () if wave.workers else wave.seats:
-            slots = self.slots if work.rival else self.slots_of(seat.side)
+            slots = self.slots_of(seat.side)
             for slot in slots[: variant.ranks] if is_gang else [slots[seat.slot]]:
                 wave.workers.append(slot.fork())
                 wave.workers[-1].side = seat.side
-        more: dict[str, Any] = {}
-        if is_gang:
-            place = f"{self._folder.name}/{uuid.uuid4().hex}"
-            more |= {"ranks": variant.ranks, "rendezvous": place}
+        ranks, place = variant.ranks if is_gang else 0, f"{self._folder.name}/{uuid.uuid4().hex}"
         for seat, crew in zip(wave.seats, wave.crews, strict=True):
-            job = job_of(work.of(seat.side), setup, stage=work.stage, seat=seat, **more)
+            job = job_of(work.of(seat.side), self.setup, seat, work.stage)
             # Ranks are one measurement: the first one's phases are its.
             crew[0].on_phase = partial(self._on_phase, variant.id)
             for rank, worker in enumerate(crew):
-                worker.tell("start", replace(job, rank=rank))
+                worker.tell("start", replace(job, rank=rank, ranks=ranks, rendezvous=place))
 
     def _await_started(self, wave: Wave | None) -> None:
         """Wait until the processes that were started ahead have started, for a while."""
@@ -582,11 +546,11 @@ class Panel(Closable):
 
     def _rounds(self, work: Work) -> int:
         # Sides are compared more finely than two runs are, also where no two processes fit at once.
-        is_whole = work.variant.is_gang or work.is_compared
+        is_paired = work.rival is not None
         is_paced = work.variant.case.regime is model.Regime.PACED and "cycles" in self.facts.clocks
-        stage = model.Stage.CONFIRM if is_whole else work.stage
+        stage = model.Stage.CONFIRM if is_paired or work.variant.is_gang else work.stage
         # Alone, a CPU's time decides nothing.
-        has_many = work.is_compared or not self.facts.is_host
+        has_many = is_paired or not self.facts.is_host
         by_host = has_many and model.is_host_timed(self.setup.device, work.variant.case.regime)
         return self.setup.settings.rounds_of(stage, is_paced=is_paced, by_host=by_host)
 

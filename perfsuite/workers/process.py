@@ -163,7 +163,6 @@ class Setup:
     ``gpus`` are the units its workers see, none where the device has none: one, or all of a gang's,
     by rank. ``own`` is the code that runs have, ``sides`` that of both where two are compared.
     ``accelerator`` is the device that a pack brings, with the one unit that is meant.
-    ``memory_limit_bytes`` is the host memory one worker may hold (0: its share of the machine).
     Without a ``device`` nothing is measured: packs are listed.
     """
 
@@ -174,21 +173,15 @@ class Setup:
     own: Code = field(default_factory=Code)
     sides: Mapping[model.Side, Code] = field(default_factory=dict)
     accelerator: model.Accelerator | None = None
-    memory_limit_bytes: int = 0
 
     def code(self, side: model.Side) -> Code:
         """Return what workers of a side load."""
         return self.sides.get(side, self.own)
 
     @property
-    def is_host_measured(self) -> bool:
-        """Say whether what is measured are the cores that a worker's start would take."""
-        return model.built_in(self.device).is_host
-
-    @property
     def worker_bytes(self) -> int:
-        """The host memory one worker may hold."""
-        return self.memory_limit_bytes or int(MEMORY_SHARE * host_bytes() / self.slots)
+        """The host memory one worker may hold: its share of the machine."""
+        return int(MEMORY_SHARE * host_bytes() / self.slots)
 
     def environment(self) -> dict[str, str]:
         """Return the environment of a server: its units or none, and its own hash seed."""
@@ -572,14 +565,6 @@ def load_catalogue(
     """
     given = (tier, tuple(heavy), tuple(sys.path), tree)
     asked = {source.name: Listing(source, *given) for source in sources if not source.error}
-    try:
-        messages.raw(list(asked.values()))
-    except UnicodeEncodeError as error:
-        raise UsageError(
-            "a path has a byte in it that is no UTF-8, and runs and reports are kept as UTF-8",
-            where=ascii(error.object),
-            remedy="rename the folder, or take it out of PYTHONPATH",
-        ) from error
     found: dict[str, model.Pack] = {}
     kernels: tuple[model.Kernel, ...] = ()
     why = ""
@@ -591,6 +576,12 @@ def load_catalogue(
                 wanting = [name for name, each in found.items() if each.wants_kernels]
                 again = {each: replace(asked[each], kernels=kernels) for each in wanting}
                 found |= _listed(slot, again, time_limit_s)
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            "a path has a byte in it that is no UTF-8, and runs and reports are kept as UTF-8",
+            where=ascii(error.object),
+            remedy="rename the folder, or take it out of PYTHONPATH",
+        ) from error
     except DeviceError as error:  # without any process a stored run can still be read
         why = str(error)
     packs = []

@@ -65,8 +65,7 @@ def attend(channel: Channel, owner: object) -> None:
             call = channel.receive(None)
         except EOFError:
             return
-        do = getattr(owner, f"do_{call.step}", None) if isinstance(call, Call) else None
-        if do is None or not isinstance(call, Call):
+        if not (isinstance(call, Call) and (do := getattr(owner, f"do_{call.step}", None))):
             raise PerfError(f"a worker cannot answer {call!r}")
         value = do(messages.read(call.given, types_of(call.step)[0]))
         channel.send(Done(raw(value), call.step))
@@ -237,13 +236,14 @@ def serve(connection: Channel, tell: Callable[[], object]) -> NoReturn:
 class Worker:
     """Does one step after the other; between two steps it knows its job, device and session."""
 
+    # Of the variant that was started.
+    _job: Job
+    _session: Session
+
     def __init__(self, connection: Channel, tell: Callable[[], object]) -> None:
         self._connection, self._tell = connection, tell
         self._device: Device | None = None
         self._gang: Gang | None = None
-        # A Job and its Session, once a variant was started.
-        self._job: Any = None
-        self._session: Any = None
 
     def failure(self, error: BaseException) -> Failed:
         """Say how the variant ended that raised this."""
@@ -322,8 +322,7 @@ class Worker:
         if self._gang and not is_thorough:
             self._session.match()
         self._tell()
-        found: Checked = self._session.checked
-        return found
+        return self._session.checked
 
     def do_match(self, known: Checked | None) -> None:
         """Match what another process found, if one did, or compare with the reference."""
@@ -331,8 +330,7 @@ class Worker:
 
     def do_prepare(self, sampling: Sampling | None) -> Sampling | None:
         """Calibrate and settle, with the device to itself; return how the variant is sampled."""
-        chosen: Sampling | None = self._session.prepare(sampling)
-        return chosen
+        return self._session.prepare(sampling)
 
     def do_measure(self, _: None) -> None:
         """Take a block."""
@@ -344,8 +342,7 @@ class Worker:
         # Where nothing of its revision was imported, the evidence says so.
         if not refuse_strangers(self._job.tree, sys.modules.values()):
             self._session.notes.append(NOTHING_OF_IT)
-        found: Evidence = self._session.finish()
-        return replace(found, slot=self._job.slot)
+        return replace(self._session.finish(), slot=self._job.slot)
 
     def do_trace(self, asked: tuple[Job, int]) -> Anatomy:
         """Say what a launch of a variant is made of."""
@@ -360,7 +357,7 @@ class Worker:
 
     def _put_away(self) -> None:
         """Drop the variant before: its graphs and buffers must not weigh on the next."""
-        self._session = None
+        vars(self).pop("_session", None)
         gc.collect()
         if self._device is not None:
             self._device.close()

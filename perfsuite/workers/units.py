@@ -10,7 +10,7 @@ import statistics
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -49,10 +49,6 @@ T = TypeVar("T")
 MOST_COUNTING, FEWEST_EACH = 8, 8
 
 
-def _anywhere(_item: object, _panel: Panel) -> int:
-    return 0
-
-
 class Found(NamedTuple):
     """A device and its GPUs, and panels of them whose servers start already, if any."""
 
@@ -66,14 +62,11 @@ def found(device: str) -> Found:
     return Found(*automatic()) if device == "auto" else Found(device, listed(device))
 
 
-def started(device: str, settings: model.Settings) -> Found:
+def started(device: str, settings: model.Settings, stack: ExitStack) -> Found:
     """Return the device that is meant, its servers about to start; raises DeviceError."""
     here = found(device)
-    with ExitStack() as stack:
-        setups = _setups(here.name, here.gpus, settings)
-        panels = tuple(stack.enter_context(Panel(each)) for each in setups)
-        stack.pop_all()
-    return here._replace(panels=panels)
+    setups = _setups(here.name, here.gpus, settings)
+    return here._replace(panels=tuple(stack.enter_context(Panel(each)) for each in setups))
 
 
 def _setups(device: str, gpus: Sequence[model.Gpu], settings: model.Settings) -> list[Setup]:
@@ -95,8 +88,7 @@ def open_panels(
     """
     here = here or found(device)
     device, gpus, own = resolved(device, packs, here)
-    is_ready = all(panel.setup.settings == settings for panel in here.panels)
-    panels = here.panels if is_ready and not own else ()
+    panels = tuple(each for each in here.panels if each.setup.settings == settings and not own)
     if not panels:
         setups = _setups(device, gpus, settings)
         if own:
@@ -157,7 +149,7 @@ def measure_on(
     panels: Sequence[Panel],
     variants: Sequence[model.Variant],
     measure: Callable[[Panel, Sequence[model.Variant]], None],
-    rank: Callable[[model.Variant, Panel], int] = _anywhere,
+    rank: Callable[[model.Variant, Panel], int] = lambda *_: 0,
 ) -> None:
     """Share the variants out over the panels, then let gangs measure theirs on all units.
 
@@ -213,7 +205,7 @@ def share_out(
     panels: Sequence[Panel],
     items: Sequence[T],
     measure: Callable[[Panel, Sequence[T]], None],
-    rank: Callable[[T, Panel], int] = _anywhere,
+    rank: Callable[[T, Panel], int] = lambda *_: 0,
 ) -> None:
     """Let each panel measure its share: each item goes where its rank, then load is least.
 
@@ -355,7 +347,7 @@ class Panels(Closable):
         """Have servers start while packs are listed; of a pack's device they cannot be known."""
         if device == "auto" or device in model.BUILT_IN_DEVICES:
             pool = ThreadPoolExecutor(1)
-            self._begun = pool.submit(started, device, settings)
+            self._begun = pool.submit(started, device, settings, self._stack)
             # It imports scipy, which a verdict needs: half a second that listing leaves.
             pool.submit(Variance(1.0, 1.0).reach, 0.5)
             pool.shutdown(wait=False)
@@ -372,11 +364,9 @@ class Panels(Closable):
         Device and packs are the same in all runs; a run that was resumed may have other settings.
         """
         if self._settings != settings:
-            begun, self._begun = self._begun, None
-            self.close()
-            here = begun.result() if begun else found(device)
-            for panel in here.panels:
-                self._stack.enter_context(panel)
+            if self._opened:
+                self.close()
+            here = self._begun.result() if self._begun else found(device)
             self._opened = open_panels(device, packs, settings, self._stack, here)
             for panel in {*here.panels} - {*self._opened}:
                 panel.close()
@@ -392,9 +382,6 @@ class Panels(Closable):
 
     def close(self) -> None:
         """End the servers, and let other runs have the device."""
-        self._opened, self._settings = (), None
+        wait([self._begun] if self._begun else [])
+        self._opened, self._settings, self._begun = (), None, None
         self._stack.close()
-        begun, self._begun = self._begun, None
-        with suppress(Exception):  # whoever needs the device is told
-            for panel in begun.result().panels if begun else ():
-                panel.close()
