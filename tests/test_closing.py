@@ -49,8 +49,8 @@ def outcome_of(folder: Path, *words: Word | Status) -> Outcome:
         ([Word.NEW, Word.SAME], ["run again to compare", ACCEPT]),
         ([Word.SLOWER], [*FIND, "measure", SELECT, "see what", "git diff", *REPAIR, ACCEPT]),
         ([Status.SKIPPED], []),
-        ([Status.DISTURBED, Word.SAME], []),
-        ([Status.WRONG, Word.FASTER], []),
+        ([Status.DISTURBED, Word.SAME], ["end other work", SELECT]),
+        ([Status.WRONG, Word.FASTER], ["repair the result", SELECT]),
     ],
 )
 def test_the_report_is_named_and_what_to_do_next(
