@@ -10,8 +10,8 @@ from report_data import STORY, baselines_of, run_of
 
 from perfsuite.model import variant_id
 from perfsuite.report.data import read
-from perfsuite.report.groups import alike, common, groups_of
-from perfsuite.report.view import PLAIN
+from perfsuite.report.groups import advice, alike, common, groups_of
+from perfsuite.report.view import MARKS, PLAIN
 from perfsuite.run.expected import find_expected, source_of
 from perfsuite.run.run import entries_in
 from perfsuite.store.runs import load_run
@@ -47,27 +47,27 @@ def test_members_are_told_by_what_sets_them_apart(
 
 
 def test_facts_that_most_share_are_the_cause() -> None:
-    block, other = ("block", "128", "256"), ("block", "64", "256")
-    rare = ("driver", "1", "2")
+    block, other, rare = ("block", "128", "256"), ("block", "64", "256"), ("driver", "1", "2")
     assert list(common([[block], [block], [block, rare]])) == ["block 128 \u2192 256"]
     assert list(common([[block], [other]])) == ["block (for example 128 \u2192 256)"]
     assert list(common([[rare], [block]])) == []
     assert list(common([[("SM clock", "", "3 % lower")]] * 2)) == ["SM clock 3 % lower"]
 
 
-def test_a_run_is_told_in_groups(tmp_path: Path) -> None:
+def test_a_run_is_told_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = load_run(EXAMPLE / "run.jsonl")
     run = find_expected([EXAMPLE / "baselines"], tmp_path, run=run).hold(run)
-    slower, faster, *same = groups_of(read(run, baselines=entries_in(run), source=source_of(run)))
-    assert slower.alike.name == "memory.stream, impl=cuda"
+    run_view = read(run, baselines=entries_in(run), source=source_of(run))
+    slower, faster, *same = groups_of(run_view)
     assert slower.outcome.translate(PLAIN) == "10 of 17 slower by 7.1 to 10.5 % (median 9.9 %)"
     assert slower.cause.translate(PLAIN).startswith("block 128x1x1 -> 256x1x1, ")
     assert slower.rest.translate(PLAIN) == "23 others of memory.stream the same within 0.58 %"
     assert slower.views[-1].cause.endswith("fall into two groups: 194.8 us and 200.1 us")
-    wrong = slower._replace(mark=slower.mark._replace(word="wrong"))
-    assert wrong.remedy.startswith("repair")
+    found = [slower, slower._replace(mark=MARKS["environment"]), slower]  # two fail, one does not
+    monkeypatch.setattr("perfsuite.report.groups.groups_of", lambda _: found)
+    assert next(advice(run_view)).text == "see why it got slower"
     both = (slower.first, next(v for v in same[0].views if v.variant.axes["impl"] == "torch"))
-    every = wrong._replace(views=both, alike=slower.alike._replace(total=2))
+    every = slower._replace(mark=MARKS["wrong"], views=both, alike=slower.alike._replace(total=2))
     assert every.remedy.startswith("look at the reference first")
     for one in slower.views:  # as where nothing was traced
         vars(one)["explanation"] = one.explanation._replace(share=None)

@@ -224,7 +224,7 @@ def advice(run_view: RunView) -> Iterator[Step]:
     loud = [one for one in groups_of(run_view) if not one.mark.is_quiet]
     tones, run = {one.mark.tone for one in loud}, run_view.run
     # Of each kind the group that comes first.
-    kinds = [*reversed({one.mark.word: one for one in reversed(loud) if one.remedy}.values())]
+    kinds = sorted({o.mark.word: o for o in loud[::-1] if o.remedy}.values(), key=loud.index)
     moved = next((o for o in kinds if o.mark.word in {"slower", "environment", "unclear"}), None)
     for at, one in enumerate(kinds):
         if one is moved:
