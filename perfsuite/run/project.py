@@ -101,7 +101,7 @@ def console(*, stderr: bool = False) -> Console:
 
 def say(text: str, *, stderr: bool = False) -> None:
     """Say lines; what a terminal would obey is made plain, here and in ``say_table`` alone."""
-    console(stderr=stderr).print(plain(text, most=len(text)), soft_wrap=True)
+    console(stderr=stderr).print(plain(text, most=sys.maxsize), soft_wrap=True)
 
 
 def say_error(error: Exception) -> None:
