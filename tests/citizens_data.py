@@ -47,7 +47,9 @@ def citizen_in(
     monkeypatch.setenv("TMPDIR", str(pytester.mkdir("tmp")))
     usual = {"acme": PACK, "test_ordinary": "def test_ordinary(): pass"}
     pytester.makepyfile(**usual | files)
-    pytester.makeini("[pytest]\nfilterwarnings = error\naddopts = --strict-markers\n")
+    # A session in this process finds the plugin imported already.
+    warnings = "error\n  ignore::pytest.PytestAssertRewriteWarning"
+    pytester.makeini(f"[pytest]\nfilterwarnings =\n  {warnings}\naddopts = --strict-markers\n")
     return pytester
 
 

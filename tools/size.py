@@ -64,7 +64,7 @@ TODAY = {
     "core": 13_983,
     "features": 3_793,
     "core path": 4_996,
-    "tests": 15_162,
+    "tests": 15_163,
     "modules": 77,
 }
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
