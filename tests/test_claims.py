@@ -87,8 +87,10 @@ def test_packs_with_a_module_of_one_name_are_paired(project: Path) -> None:
 def test_claims_past_the_limit_or_that_crash_stay_open_and_say_so(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claim, _ = claimed(project, "1.0", pack=PACK.replace("    def fn", f"{CRASH}    def fn"))
+    pack, log = PACK.replace("    def fn", f"{CRASH}    def fn"), Log()
+    (claim,) = execute(asked(project, "1.0", pack=pack), log).run.claims
     assert claim.word is model.ClaimWord.UNCLEAR
+    assert any(each.startswith(f"a pair of claim {claim.claim} ended as") for each in log.notes)
     assert "; acme.double[impl=one] ended as error: AssertionError" in claim.reason
     monkeypatch.setattr("perfsuite.run.run.LIMIT_S", 0.01)  # pairs would take longer
     claim, _ = claimed(project, "1.0")

@@ -282,8 +282,8 @@ def _claimed(
 ) -> ClaimVerdict:
     """Return a claim's verdict by one result of each side."""
     facts, sides = run.facts, (claim.than, claim.faster)
-    regime = next((o.variant.case.regime for o in run.variants if o.id == claim.faster), "")
-    time_of = noise.estimate_of(facts.device, regime, in_turns=in_turns)
+    regimes = {o.id: o.variant.case.regime for o in run.variants if o.id in sides}
+    time_of = {o: noise.estimate_of(facts.device, regimes[o], in_turns=in_turns) for o in regimes}
     try:
         than, faster = (_values(claim, name, results, facts, time_of) for name in sides)
     except _LacksError as lacking:
@@ -294,7 +294,8 @@ def _claimed(
         else:
             logs, others = ([[math.log(value) for value in side]] for side in (faster, than))
             # Its clock is in it: a claim is about time alone.
-            by_host = facts.is_host or (in_turns and is_host_timed(facts.device, regime))
+            awaited = (in_turns and is_host_timed(facts.device, each) for each in regimes.values())
+            by_host = facts.is_host or any(awaited)
             limits = LIMITS["host" if by_host else "one clock"]
             told = _by_time(claim, difference_of(logs, others, limits, in_turns=in_turns))
     word, reason, (ratio, low, high) = told
@@ -321,7 +322,7 @@ def _values(
     name: str,
     results: Mapping[str, Result | None],
     facts: DeviceFacts,
-    time_of: Callable[[Any], float],
+    time_of: Mapping[str, Callable[[Any], float]],
 ) -> list[float]:
     """Return what each process of a side took, or has of the claim's metric."""
     if why := missing_of(claim.needs, facts):
@@ -337,7 +338,7 @@ def _values(
             raise _LacksError(because("no_metric", variant=name, metric=claim.metric))
         return values
     try:
-        values = [each.time_us for each in noise.values_of(result, TIME, time_of)]
+        values = [each.time_us for each in noise.values_of(result, TIME, time_of[name])]
     except ValueError as error:
         raise _LacksError(because("unusable", error=str(error))) from error
     if not values:

@@ -711,6 +711,8 @@ class Work:
         screened = {each.variant: each for each in run.results if each.stage is Stage.SCREEN}
 
         def take(claim: str, result: Result) -> None:
+            if result.status is not Status.OK:
+                self.listener.note(f"a pair of claim {claim} ended as {result.status.value}")
             with self._lock:
                 self.file.append(replace(result, claim=claim))
 

@@ -1,5 +1,6 @@
 """What DSLs of Python compile to, and that a kernel which lost what it was written for is wrong."""
 
+import os
 from importlib import import_module
 from typing import Any
 
@@ -12,8 +13,9 @@ pytest.importorskip("triton")
 
 
 def module_of(name: str) -> Any:
-    """Return the module of a DSL's kernels; the test is skipped where the DSL is missing."""
-    pytest.importorskip(dsl.PACKAGES[name])
+    """Return the module of a DSL's kernels; without the DSL a test is skipped, but not in CI."""
+    if os.environ.get("CI") != "true":
+        pytest.importorskip(dsl.PACKAGES[name])
     return import_module(f"perfsuite_codegen.dsl_{name}")
 
 

@@ -1,5 +1,7 @@
 """What XLA makes of JAX programs, with no GPU."""
 
+import os
+
 import pytest
 from perfsuite_codegen import hlo
 
@@ -48,7 +50,8 @@ def test_a_program_without_what_it_needs_is_wrong() -> None:
 
 
 def test_xla_fuses_without_a_gpu() -> None:
-    pytest.importorskip("jax_plugins.xla_cuda13")
+    if os.environ.get("CI") != "true":
+        pytest.importorskip("jax_plugins.xla_cuda13")
     softmax, mlp = hlo.read_metrics("softmax"), hlo.read_metrics("mlp")
     assert softmax.keys() == {metric.name for metric in hlo.METRICS}
     assert (softmax["kernels"], softmax["triton_fusions"], softmax["temp_bytes"]) == (1, 1, 0)
