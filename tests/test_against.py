@@ -411,6 +411,36 @@ def test_what_moved_although_its_code_is_the_same_is_the_environment_s(
             assert reason.facts["differing"] == told
 
 
+def test_what_the_host_times_has_its_load_in_it_unless_something_known_changed(
+    project: Path,
+) -> None:
+    commit(project, acme=PACK.replace("source=", 'regime="end_to_end", source='))
+    accept(measure(project).run, project / "baselines", reason="made up", by="t")
+    scaled(project, 0.8)
+    run = measure(project).run
+    assert set(words(run).values()) == {"same-code"}
+    assert all("same_code_host" in kinds(each) for each in run.verdicts)
+    edit(project, "runs/*.json", "fake 1.0", "fake 0.9")
+    commit(project)
+    assert set(words(measure(project).run).values()) == {"environment"}
+
+
+@pytest.mark.parametrize(("factor", "word"), [(1.0, "same-code"), (0.8, "environment")])
+def test_noise_alone_leaves_the_very_same_code_the_same(
+    project: Path, factor: float, word: str
+) -> None:
+    noisy = "ctx.spend(speed.US[impl] * (1 + ctx.seed % 100 / 2000))"
+    commit(project, acme=PACK.replace("ctx.spend(speed.US[impl])", noisy))
+    accept(measure(project).run, project / "baselines", reason="made up", by="t")
+    scaled(project, factor)
+    git(project, "reset", "--quiet", "--soft", "HEAD~")
+    run = measure(project).run
+    assert set(words(run).values()) == {word}
+    is_quiet = word == "same-code"
+    assert all(("same_code_noisy" in kinds(each)) is is_quiet for each in run.verdicts)
+    assert bool(confirmed(run)) is not is_quiet
+
+
 def test_a_burst_while_the_screen_was_taken_is_no_environment(project: Path) -> None:
     """What side B takes in pairs is compared with the entry, not the samples that were doubted."""
 

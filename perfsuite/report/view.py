@@ -357,6 +357,8 @@ SENTENCES: Mapping[str, str] = {
     "not_timed": "same code, not timed against it",
     "paired": "a sample, {count} of {total} that moved, was measured beside the old code: the same",
     "same_code": "same code as the baseline, {code}, which no number of this device has",
+    "same_code_host": "same code as the baseline, {code}; the host's load is in its time",
+    "same_code_noisy": "same code as the baseline, {code}; too noisy to judge the environment",
     "too_many": "not measured beside {code}: {most} newer codes were",
     "measured": "{revision} was measured for {count} of {total} variants: {why}; do: {remedy}",
     "other_side": "{revision}: {why}",

@@ -50,6 +50,7 @@ from perfsuite.model import (
     Verdict,
     Word,
     because,
+    is_host_timed,
 )
 from perfsuite.packs.select import missing_need, order
 from perfsuite.report import view
@@ -219,7 +220,7 @@ class Judging:
     ) -> Run:
         """Return the run with its verdicts, claims and notes."""
         run = beside(run)
-        told = [self._settled(verdicts[o.id], o, run) for o in run.variants if o.id in verdicts]
+        told = [self.settled(verdicts[o.id], o, run) for o in run.variants if o.id in verdicts]
         judged = run.having(verdicts=self.exceptions.applied(told, run))
         excused = [_excused(each, judged) for each in claims]
         in_turns = {one.id for one in run.variants if one.expected.in_turns}
@@ -234,12 +235,12 @@ class Judging:
         claims = self.exceptions.claims(excused, judged)
         return view.worded(replace(judged, claims=claims, notes=tuple(notes)))
 
-    def _settled(self, verdict: Verdict, one: VariantRun, run: Run) -> Verdict:
+    def settled(self, verdict: Verdict, one: VariantRun, run: Run) -> Verdict:
         """Return the verdict, knowing whether the code is the very same."""
         is_same, is_moved = is_one_code(one, run), verdict.word.moved
+        is_lost = any(reason.kind == "lost" for reason in verdict.reasons)
         if is_by_stored_time(verdict):  # what is counted is said, or that the code is the same
             verdict = replace(verdict, changes=tuple(c for c in verdict.changes if not c.degrees))
-            is_lost = any(reason.kind == "lost" for reason in verdict.reasons)
             if is_same and verdict.word is Word.UNCLEAR and not is_lost:
                 told = (because("not_timed"),)
                 return replace(verdict, word=Word.SAME_CODE, reasons=told, fails=False)
@@ -247,14 +248,21 @@ class Judging:
         is_open = verdict.changes and (is_moved or verdict.word is Word.UNCLEAR)
         if verdict.in_turns or not is_open or not is_same:
             return verdict
-        if is_known(one, verdict):
-            return self.environment(verdict, one, run) if is_moved else verdict
-        same = because("same_code", code=str(one.expected.source_a))
-        return replace(verdict, word=Word.SAME_CODE, reasons=(same, *verdict.reasons), fails=False)
+        has_level = is_known(one, verdict)
+        if is_moved and has_level:
+            return self.environment(verdict, one, run)
+        is_still = all(each.low <= 0 <= each.high for each in verdict.changes)
+        if is_lost or (has_level and not is_still):  # something hints at another environment
+            return verdict
+        return _same_code("same_code_noisy" if has_level else "same_code", verdict, one)
 
     def environment(self, verdict: Verdict, one: VariantRun, run: Run) -> Verdict:
         """Return what moved although its code is the same."""
         others = version_changes(one.expected.environment, run.facts.environment)
+        by_host = is_host_timed(run.facts.device, one.variant.case.regime.value)
+        if by_host and not others and all(each.degrees for each in verdict.changes if each.theta):
+            # Minutes later the host may be a fifth faster: its load is no level, and not recorded.
+            return _same_code("same_code_host", verdict, one)
         kind = "environment" if others else "environment_unknown"
         reason = because(kind, code=str(one.expected.source_a), differing=others)
         is_past_gate = any(
@@ -280,6 +288,11 @@ class Judging:
         fails = Word.UNCLEAR.value in self.policy.fail_on
         reasons = (*verdict.reasons, because("unconfirmed", why=why))
         return replace(verdict, word=Word.UNCLEAR, reasons=reasons, fails=fails)
+
+
+def _same_code(kind: str, verdict: Verdict, one: VariantRun) -> Verdict:
+    same = because(kind, code=str(one.expected.source_a))
+    return replace(verdict, word=Word.SAME_CODE, reasons=(same, *verdict.reasons), fails=False)
 
 
 def _adding(verdict: Verdict, why: Reason) -> Verdict:
@@ -646,7 +659,7 @@ class Work:
         """
         if self.settings.check_only:
             return verdicts
-        run, settings, looks = self.file.run, self.settings, looks_of(self.settings)
+        settings, looks, settled = self.settings, looks_of(self.settings), self.judging.settled
         with self._timed("pairs"):
             self._ask(verdicts)
         screened = verdicts
@@ -658,8 +671,7 @@ class Work:
                 if one.id in verdicts.keys() - self.answers.keys()
                 and needs_pairs(verdicts[one.id])
                 and not is_by_stored_time(verdicts[one.id])
-                # The very same code is the same: nothing is left to find inside the gate.
-                and not (verdicts[one.id].word.stayed and is_one_code(one, run))
+                and not (is_one_code(one, run) and settled(verdicts[one.id], one, run).word.stayed)
             ]
             beside_a = {one.id for one in doubtful if verdicts[one.id].in_turns}
             paired = [o for o in doubtful if steps_left(verdicts[o.id], _pairs(o), looks)]
