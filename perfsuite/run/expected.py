@@ -52,8 +52,8 @@ MOST_SOURCES = 3
 AWAY = frozenset({Word.SLOWER, Word.ENVIRONMENT})
 # Seconds for what follows the last measurement, for the kernels of a variant that is new, and of
 # all. A gang takes as long as so many others. On a GPU such a share of what changed is measured in
-# pairs. So many of the last say by how much a plan is off.
-REPORT_S, TRACE_S, TRACES_S, GANG, DOUBTED, RECENT = 3.0, 0.5, 10.0, 2, 0.1, 9
+# pairs.
+REPORT_S, TRACE_S, TRACES_S, GANG, DOUBTED = 3.0, 0.5, 10.0, 2, 0.1
 # What was said is kept every few seconds, of a long run more seldom.
 SAID_S, SAID_SHARE = 5.0, 0.03
 # A command that names more by their ids is no use on a terminal: it names cases.
@@ -90,7 +90,8 @@ class Forecast:
 
     A check costs as much as a process. A variant that was never measured counts as the others, a
     gang as several. What follows the screen counts before it begins. ``said`` are the seconds since
-    the start, and those that were said to be left: a limit lets no more be left.
+    the start, and those that were said to be left: a limit lets no more be left, and all of it is
+    used where work ``is_cut``.
     """
 
     def __init__(self, before: Run | None, run: Run, units: int, limit: TimeLimit) -> None:
@@ -98,7 +99,7 @@ class Forecast:
         self._built, count = built_in(run.facts.device), run.settings.processes
         # What processes took and were planned to take, by kind.
         self._off = defaultdict[str, list[tuple[float, float]]](list)
-        self.said = list[tuple[float, float]]()
+        self.said, self.is_cut = list[tuple[float, float]](), False
         # How many processes are planned, by variant and whether they are in pairs; how many steps
         # more those needed that were in pairs; how many seconds a side of a process takes.
         self._planned, self._steps = dict[tuple[str, bool], int](), dict[str, int]()
@@ -145,7 +146,7 @@ class Forecast:
 
     def left_s(self) -> float:
         """Return about how many seconds are left, 0 of a device that has none; keep it."""
-        due_s, off = defaultdict[str, float](float), 1.0
+        due_s = defaultdict[str, float](float)
         # Of those not in pairs yet one step more is expected, then as of those before them.
         more = fmean((1, *self._steps.values())) * (1 + 2 * self._looks.step)
         for key, count in self._planned.items():
@@ -155,12 +156,12 @@ class Forecast:
         # The report waits for a core as other work does; traces end at their limit.
         busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
         left_s = busy * REPORT_S + self._traces_s + due_s["again"] / self._units
-        # Compilers are off by their own share; pairs as all that is timed, until they are known.
-        for kind, first in (("exact", 1.0), ("alone", 1.0), ("pair", 0.0)):
-            known = self._off[kind][-RECENT:] or [(first or off, 1.0)]
+        # Compilers are off by their own share; of a pair each side takes half, until that is known.
+        for kind, first in (("exact", 1.0), ("alone", 1.0), ("pair", 0.5)):
+            known = self._off[kind] or [(first, 1.0)]
             off = sum(took for took, _ in known) / sum(due for _, due in known)
             left_s += due_s[kind] * off / self._units
-        left_s = min(left_s, self._limit.left_s())
+        left_s = self._limit.left_s() if self.is_cut else min(left_s, self._limit.left_s())
         now_s = time.monotonic() - self._limit.started
         if not self.said or now_s > self.said[-1][0] + max(SAID_S, SAID_SHARE * now_s):
             self.said.append((round(now_s, 1), round(left_s, 1)))

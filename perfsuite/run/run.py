@@ -237,24 +237,23 @@ class Judging:
 
     def settled(self, verdict: Verdict, one: VariantRun, run: Run) -> Verdict:
         """Return the verdict, knowing whether the code is the very same."""
-        is_same, is_moved = is_one_code(one, run), verdict.word.moved
-        is_lost = any(reason.kind == "lost" for reason in verdict.reasons)
-        if is_by_stored_time(verdict):  # what is counted is said, or that the code is the same
+        is_stored, is_moved = is_by_stored_time(verdict), verdict.word.moved
+        if is_stored:  # what is counted is said, or that the code is the same
             verdict = replace(verdict, changes=tuple(c for c in verdict.changes if not c.degrees))
-            if is_same and verdict.word is Word.UNCLEAR and not is_lost:
-                told = (because("not_timed"),)
-                return replace(verdict, word=Word.SAME_CODE, reasons=told, fails=False)
-            return self.environment(verdict, one, run) if is_same and is_moved else verdict
-        is_open = verdict.changes and (is_moved or verdict.word is Word.UNCLEAR)
-        if verdict.in_turns or not is_open or not is_same:
+        is_open = is_moved or (verdict.word is Word.UNCLEAR and (verdict.changes or is_stored))
+        if verdict.in_turns or not is_open or not is_one_code(one, run):
             return verdict
         has_level = is_known(one, verdict)
         if is_moved and has_level:
             return self.environment(verdict, one, run)
+        is_lost = any(reason.kind == "lost" for reason in verdict.reasons)
         is_still = all(each.low <= 0 <= each.high for each in verdict.changes)
         if is_lost or (has_level and not is_still):  # something hints at another environment
             return verdict
-        return _same_code("same_code_noisy" if has_level else "same_code", verdict, one)
+        kind = "same_code_noisy" if has_level else "same_code"
+        kind, told = ("not_timed", ()) if is_stored else (kind, verdict.reasons)
+        same = because(kind, code=str(one.expected.source_a))
+        return replace(verdict, word=Word.SAME_CODE, reasons=(same, *told), fails=False)
 
     def environment(self, verdict: Verdict, one: VariantRun, run: Run) -> Verdict:
         """Return what moved although its code is the same."""
@@ -262,7 +261,8 @@ class Judging:
         by_host = is_host_timed(run.facts.device, one.variant.case.regime.value)
         if by_host and not others and all(each.degrees for each in verdict.changes if each.theta):
             # Minutes later the host may be a fifth faster: its load is no level, and not recorded.
-            return _same_code("same_code_host", verdict, one)
+            same = because("same_code_host", code=str(one.expected.source_a))
+            return replace(verdict, word=Word.SAME_CODE, reasons=(same, *verdict.reasons))
         kind = "environment" if others else "environment_unknown"
         reason = because(kind, code=str(one.expected.source_a), differing=others)
         is_past_gate = any(
@@ -288,11 +288,6 @@ class Judging:
         fails = Word.UNCLEAR.value in self.policy.fail_on
         reasons = (*verdict.reasons, because("unconfirmed", why=why))
         return replace(verdict, word=Word.UNCLEAR, reasons=reasons, fails=fails)
-
-
-def _same_code(kind: str, verdict: Verdict, one: VariantRun) -> Verdict:
-    same = because(kind, code=str(one.expected.source_a))
-    return replace(verdict, word=Word.SAME_CODE, reasons=(same, *verdict.reasons), fails=False)
 
 
 def _adding(verdict: Verdict, why: Reason) -> Verdict:
@@ -544,12 +539,15 @@ class Work:
 
     def _rounds(self, fit: Any, runnable: list[Variant]) -> Iterator[Sequence[Variant]]:
         """Yield what is to be screened and confirmed: all, or what fits, then what still does."""
-        yield fit.chosen(runnable) if fit else order(runnable, self.settings.seed)
+        chosen = fit.chosen(runnable) if fit else order(runnable, self.settings.seed)
+        self.forecast.is_cut = len(chosen) < len(runnable)
+        yield chosen
         while fit and not self.limit.is_over(CONFIRM_END):
             before, stage = len(runnable), Stage.SCREEN
             screened = {each.variant for each in self.file.run.results if each.stage is stage}
             runnable = [variant for variant in runnable if variant.id not in screened]
             chosen = fit.still(self.file.run).chosen(runnable)
+            self.forecast.is_cut = 0 < len(chosen) < len(runnable)
             if not chosen or len(runnable) == before:  # nothing is left, or nothing begins any more
                 return
             yield chosen
