@@ -262,3 +262,6 @@ def test_the_time_left_is_learned_as_a_run_goes_on(monkeypatch: pytest.MonkeyPat
     three_s, one_s, none_s = (forecast.took(first, steps) - end_s for steps in (3, 1, 0))
     assert (three_s, none_s) == pytest.approx((3 * one_s, 0.0), abs=0.01 * one_s)
     assert Forecast(run, run, 1, replace(limit, seconds=7.1)).left_s() < end_s
+    forecast = Forecast(run, run, 1, replace(limit, seconds=500.0))
+    forecast.is_cut = True
+    assert forecast.left_s() == pytest.approx(493.0, abs=5.0)

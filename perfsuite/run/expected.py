@@ -37,7 +37,7 @@ from perfsuite.model import (
 )
 from perfsuite.packs.select import missing_need
 from perfsuite.report import view
-from perfsuite.run.against import MOST_PAIRED, is_one_code
+from perfsuite.run.against import is_one_code
 from perfsuite.run.config import TimeLimit
 from perfsuite.stats import estimate
 from perfsuite.store.baselines import NO_FACTS, Baselines, Root, facts_of
@@ -116,7 +116,7 @@ class Forecast:
         self._traces_s = min(TRACES_S, TRACE_S * new)
         if not (run.against or run.shard):  # what changed is measured in pairs, on a GPU few of it
             changed = [one.variant for one in able if one.entry and not is_one_code(one, run)]
-            most = MOST_PAIRED if self._built.is_host else round(DOUBTED * len(changed))
+            most = len(changed) if self._built.is_host else round(DOUBTED * len(changed))
             self.plan(changed[:most], self._looks.step, {one.id for one in changed})
 
     def plan(self, some: Sequence[Variant], processes: int, compared: Collection[str]) -> None:
@@ -138,10 +138,11 @@ class Forecast:
         self._planned.pop(key, None)
         if result.evidence and self._each_s[name]:
             self._off[kind].append((took_s, self._each_s[name]))
-            self._each_s[name] = took_s
-        if kind in {"pair", "again"}:
+        if kind == "pair":
             self._steps[name] = steps
             self._planned[key] = steps * (1 + 2 * self._looks.step)
+        elif result.evidence:
+            self._each_s[name] = took_s
         return self.left_s()
 
     def left_s(self) -> float:
@@ -151,11 +152,11 @@ class Forecast:
         more = fmean((1, *self._steps.values())) * (1 + 2 * self._looks.step)
         for key, count in self._planned.items():
             kind = self._kind(key)
-            processes = count + more if kind == "pair" else count
+            processes = count if key[0] in self._steps else count + more * (kind == "pair")
             due_s[kind] += processes * (1 + key[1]) * self._each_s[key[0]]
         # The report waits for a core as other work does; traces end at their limit.
         busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-        left_s = busy * REPORT_S + self._traces_s + due_s["again"] / self._units
+        left_s = busy * REPORT_S + self._traces_s
         # Compilers are off by their own share; of a pair each side takes half, until that is known.
         for kind, first in (("exact", 1.0), ("alone", 1.0), ("pair", 0.5)):
             known = self._off[kind] or [(first, 1.0)]
@@ -168,9 +169,7 @@ class Forecast:
         return left_s if self._built.process_s else 0.0
 
     def _kind(self, key: tuple[str, bool]) -> str:
-        name, is_pair = key
-        timed = ("again" if name in self._steps else "pair") if is_pair else "alone"
-        return "exact" if name in self._exact else timed
+        return "exact" if key[0] in self._exact else "pair" if key[1] else "alone"
 
 
 def find_expected(

@@ -55,7 +55,6 @@ from perfsuite.model import (
 from perfsuite.packs.select import missing_need, order
 from perfsuite.report import view
 from perfsuite.run.against import (
-    MOST_PAIRED,
     MOST_SOURCES,
     NoSideAError,
     Sides,
@@ -251,9 +250,9 @@ class Judging:
         if is_lost or (has_level and not is_still):  # something hints at another environment
             return verdict
         kind = "same_code_noisy" if has_level else "same_code"
-        kind, told = ("not_timed", ()) if is_stored else (kind, verdict.reasons)
-        same = because(kind, code=str(one.expected.source_a))
-        return replace(verdict, word=Word.SAME_CODE, reasons=(same, *told), fails=False)
+        told = (because(kind, code=str(one.expected.source_a)), *verdict.reasons)
+        told = (because("not_timed"),) if is_stored else told
+        return replace(verdict, word=Word.SAME_CODE, reasons=told, fails=False)
 
     def environment(self, verdict: Verdict, one: VariantRun, run: Run) -> Verdict:
         """Return what moved although its code is the same."""
@@ -262,7 +261,8 @@ class Judging:
         if by_host and not others and all(each.degrees for each in verdict.changes if each.theta):
             # Minutes later the host may be a fifth faster: its load is no level, and not recorded.
             same = because("same_code_host", code=str(one.expected.source_a))
-            return replace(verdict, word=Word.SAME_CODE, reasons=(same, *verdict.reasons))
+            reasons = (same, *verdict.reasons)
+            return replace(verdict, word=Word.SAME_CODE, reasons=reasons, fails=False)
         kind = "environment" if others else "environment_unknown"
         reason = because(kind, code=str(one.expected.source_a), differing=others)
         is_past_gate = any(
@@ -763,13 +763,8 @@ class Work:
         runs = {one.id: one for one in run.variants}
         doubted = [runs[v.variant] for v in by_size(verdicts.values()) if needs_pairs(v)]
         left = [o for o in doubted if o.id not in told and o.entry and not is_one_code(o, run)]
-        if self.facts.is_host:  # what moved furthest speaks for nothing else
-            room = max(0, MOST_PAIRED - len(self.answers))
-            self._pair(left[:room], verdicts)
-            why = because("many", most=MOST_PAIRED)
-            self.unanswered |= dict.fromkeys((one.id for one in left[room:]), why)
-            return
-        chosen = chosen_of(left, run.settings.seed)
+        # On a host one variant speaks for no other.
+        chosen = left if self.facts.is_host else chosen_of(left, run.settings.seed)
         self._pair(chosen, verdicts)
         found = [self.answers.get(one.id) for one in chosen]
         left = [one for one in left if one not in chosen]
