@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from test_runner import Log
 
 from perfsuite import model
 from perfsuite.judge.noise import entries_of
-from perfsuite.run.config import Config
+from perfsuite.run.config import ALWAYS, Config
 from perfsuite.run.run import execute
 from perfsuite.workers.panel import seats_of
 
@@ -25,11 +26,9 @@ OWN = '{"impl": "two"}'
 CRASH = '    with open(impl, "a+") as file:\n        assert file.write("x") and file.tell() < 4\n'
 
 
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+@pytest.fixture(autouse=True)
+def _path(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(project))
 
 
 def asked(
@@ -82,6 +81,17 @@ def test_packs_with_a_module_of_one_name_are_paired(project: Path) -> None:
         (folder / "pyproject.toml").write_text(entry, encoding="utf-8")
     claim, _ = claimed(project, "2.0", than='"other.double[impl=two]"', at=both)
     assert (claim.word, "by 6 pairs" in claim.reason) == ("held", True)
+
+
+@pytest.mark.parametrize(("last", "sides"), [("B", "BA"), ("A", "BAA")])
+def test_a_resumed_run_takes_pairs_once(project: Path, last: str, sides: str) -> None:
+    config = asked(project, "1.0")
+    file = execute(config, Log()).run_file
+    head, mark, _ = file.read_text().partition(f'"side":"{last}","claim":"acme.double:twice[]"}}\n')
+    file.write_text(head + mark)
+    run = execute(replace(config, resume=ALWAYS), Log()).run
+    assert "".join(each.side for each in run.aside) == sides
+    assert (run.claims[0].word, "by 6 pairs" in run.claims[0].reason) == ("unclear", True)
 
 
 def test_claims_past_the_limit_or_that_crash_stay_open_and_say_so(
