@@ -284,7 +284,7 @@ def test_doctor_says_what_this_is_and_what_it_skips(
     assert "Baselines: none for fake" in said
     assert "needs device cuda, this run uses fake" in said
     assert "Pack bad cannot be listed" in said
-    assert "other work has 99 busy threads on" in said
+    assert "busy threads of other work: 99, cores: " in said
 
 
 def test_doctor_says_what_a_run_is_compared_with(
