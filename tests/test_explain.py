@@ -80,7 +80,8 @@ MADE = {
         replace(SCALE, duration_us=112.5), replace(ADD, duration_us=9.0))),
     "more than all, gaps, others faster": (change(120.0, 130.0), BOTH, side(
         replace(SCALE, duration_us=115.0), replace(ADD, duration_us=4.5))),
-    "more than all, overlap": (change(100.0, 110.0), side(SCALE), side(SLOWER)),
+    "more than all, overlap": (change(120.0, 130.0), BOTH,
+                               side(SLOWER, replace(ADD, duration_us=9.97))),
     "no verdict": (None, SideView(), side(SCALE)),
     "nothing traced": (THIRD, SideView(), SideView()),
 }  # fmt: skip

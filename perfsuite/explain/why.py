@@ -397,7 +397,9 @@ def _between(explanation: Explanation) -> str:
     if not 1 / 2 < rest_us / change_us <= MOST_SHARE - max(0.0, own_us / change_us):
         others = change_us - rest_us - own_us, f"of {'other ' * bool(causes)}kernels"
         parts = (own_us, "of that"), others, (rest_us, "of gaps, overlap or tracing")
-        sums = (f"{signed(us, change_us)} {of}" for us, of in parts if abs(us) >= LEAST_US)
+        # In the change's unit what is far smaller cannot be read.
+        least_us = max(LEAST_US, LEAST_SHARE * abs(change_us))
+        sums = (f"{signed(us, change_us)} {of}" for us, of in parts if abs(us) >= least_us)
         return f"{', '.join(sums)}: together {signed(change_us)}"
     if explanation.recompiled:
         return f"{told}the trace does not explain the other {rest} ({share})"
