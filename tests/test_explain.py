@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import pytest
 from msgspec.structs import replace
@@ -122,8 +123,13 @@ def test_long_names_keep_both_ends_and_where_they_differ() -> None:
     assert middle(name) == "vectorized_elementwise_kernel<4, FillFunctor<float>, 1ul>"
     one, two = (f"gemm{'_bf16' * 9}_tile{n}x128{'_segment' * 6}_kernel" for n in (64, 128))
     assert ("tile64x128" in middle(one, two), "tile128x128" in middle(two, one)) == (True, True)
-    assert middle(one)[:20] + middle(one)[-20:] == one[:20] + one[-20:]
-    assert (len(middle(one)), middle(one, "", 120)) == (62, one)
+    assert middle(one, "", 120) == one
+    # Of 61 characters no dot stands for one, wherever it differs from the other.
+    name = "".join(map(chr, range(192, 253)))
+    found = [middle(name, name[:at] + "!") for at in range(61)]
+    assert max(map(len, found)) <= 60
+    ends = re.findall("(.)\N{HORIZONTAL ELLIPSIS}(.)", " ".join(found))
+    assert min(ord(after) - ord(before) for before, after in ends) > 2
     assert middle("flash::fwd(int)", "pytorch_flash::fwd(int)") == "flash::fwd(int)"
 
 

@@ -487,10 +487,13 @@ def middle(name: str, other: str = "", most: int = NAME_CHARACTERS) -> str:
     name, other = (name, other) if short == also else (short, also)
     if len(name) <= most:
         return name
-    part, pairs = most // 3, enumerate(zip(name, other, strict=False))
+    # Two characters stand for what is left out, or are it where it is one alone.
+    part, pairs = (most - 2) // 3, enumerate(zip(name, other, strict=False))
     differs = next((at for at, (one, two) in pairs if one != two), len(name) // 2)
     at = max(part, min(differs - part // 4, len(name) - 2 * part))
-    return "\N{HORIZONTAL ELLIPSIS}".join((name[:part], name[at : at + part], name[-part:]))
+    gaps = name[part:at], name[at + part : -part]
+    one, two = ("\N{HORIZONTAL ELLIPSIS}" if gap[1:] else gap for gap in gaps)
+    return f"{name[:part]}{one}{name[at : at + part]}{two}{name[-part:]}"
 
 
 def _name(kernel: TracedKernel | None, other: TracedKernel | None = None) -> str:
