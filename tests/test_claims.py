@@ -112,8 +112,7 @@ def test_claims_past_the_limit_or_that_crash_stay_open_and_say_so(
 
 def test_legs_alternate_by_abba_in_random_order() -> None:
     def legs(processes: int, seed: str) -> str:
-        waves = seats_of(processes, together=1, slots=3, seed=seed)
-        return "".join(seat.side for (seat,) in waves)
+        return "".join(seat.side for (seat,) in seats_of(processes, together=1, slots=3, seed=seed))
 
     found = [legs(4, str(seed)) for seed in range(50)]
     groups = Counter(text[start : start + 4] for text in found for start in (0, 4))

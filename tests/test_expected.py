@@ -226,8 +226,7 @@ def test_only_what_was_measured_is_to_be_accepted_as_well(tmp_path: Path) -> Non
 
 def test_what_has_no_number_or_no_decision_is_one_line_with_its_command(tmp_path: Path) -> None:
     run = data.finished({"copy": 1.0, "fill": 50.0, "scan": 80.0})
-    ends = (Status.DISTURBED, Status.OK, Status.SKIPPED)
-    ended = zip(run.results, ends, strict=True)
+    ended = zip(run.results, (Status.DISTURBED, Status.OK, Status.SKIPPED), strict=True)
     run = run.having(results=[replace(r, status=end, reason="taken") for r, end in ended])
     (told,) = gaps(run, ())
     assert told.startswith("1 of 2 ")
