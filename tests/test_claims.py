@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -54,7 +55,7 @@ def claimed(project: Path, by: str, **more: Any) -> tuple[model.ClaimVerdict, mo
 def test_a_claim_left_open_is_decided_by_pairs(project: Path, than: str, ratio: float) -> None:
     claim, run = claimed(project, "2.0", two=201.0, than=than)
     assert claim.word is model.ClaimWord.HELD
-    assert claim.reason.endswith("claimed; measured by 6 pairs of fresh processes, taking turns")
+    assert re.fullmatch(r"95 % interval [\d.]+x to [\d.]+x; measured by 6 pairs .*", claim.reason)
     assert claim.ratio == pytest.approx(ratio, abs=0.003)
     assert {result.claim for result in run.aside} == {claim.claim}
     assert {result.side: len(result.evidence) for result in run.aside} == {"A": 6, "B": 6}

@@ -287,7 +287,7 @@ def is_by_stored_time(verdict: Verdict) -> bool:
 def _excused(verdict: ClaimVerdict, run: Run) -> ClaimVerdict:
     """Return a claim's verdict: it fails the run only if it held in what that is compared with.
 
-    A broken one says why it does not, and which ratio the times that are shown have.
+    A broken one says whether it held, and which ratio the times that are shown have.
     """
     if verdict.word is not ClaimWord.BROKEN:
         return verdict
@@ -299,10 +299,13 @@ def _excused(verdict: ClaimVerdict, run: Run) -> ClaimVerdict:
         reasons.append(because("shown", ratio=ratio))
     entries = [one.entry for one in (than, faster) if one.entry and metric in one.entry.metrics]
     held = [entry.metrics[metric].center for entry in entries]
-    fails = verdict.fails and len(held) > 1 and held[0] >= claim.by * held[1]
-    if verdict.fails and not fails:
-        there = f"has {view.ratio(held[0] / held[1])}" if len(held) > 1 else "lacks a side"
-        reasons.append(because("not_held", text=there))
+    is_known = len(held) > 1
+    fails = verdict.fails and is_known and held[0] >= claim.by * held[1]
+    if verdict.fails and not is_known:
+        reasons.append(because("lacks_a_side"))
+    elif verdict.fails and held[1]:
+        kind = "held_before" if fails else "no_better_before"
+        reasons.append(because(kind, ratio=held[0] / held[1]))
     return replace(verdict, reasons=tuple(reasons), fails=fails)
 
 
