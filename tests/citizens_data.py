@@ -45,8 +45,7 @@ def citizen_in(
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("TMPDIR", str(pytester.mkdir("tmp")))
-    usual = {"acme": PACK, "test_ordinary": "def test_ordinary(): pass"}
-    pytester.makepyfile(**usual | files)
+    pytester.makepyfile(**{"acme": PACK, "test_ordinary": "def test_ordinary(): pass"} | files)
     # A session in this process finds the plugin imported already.
     warnings = "error\n  ignore::pytest.PytestAssertRewriteWarning"
     pytester.makeini(f"[pytest]\nfilterwarnings =\n  {warnings}\naddopts = --strict-markers\n")

@@ -86,8 +86,7 @@ def dated(project: Path) -> Path:
     runs[-1] = traced(runs[-1], "new_copy", 99)
     facts = replace(FACTS, environment={**FACTS.environment, "driver": "590.1"})
     for run in runs:
-        whole = replace(run, commit="b" * 40, facts=facts)
-        kept(project / ".perfsuite", whole)
+        kept(project / ".perfsuite", replace(run, commit="b" * 40, facts=facts))
     return project
 
 
@@ -296,8 +295,7 @@ def test_exceptions_that_expired_or_match_nothing_are_problems(root: Path) -> No
         "repair the case and remove it, or prolong it"
     )
     assert "the quarantine of 'n=7' matches nothing; correct or remove it" in idle
-    broken = Pack(name="other", origin="", error="oh")
-    idle = problems(root, MEMORY, broken)[1]
+    idle = problems(root, MEMORY, Pack(name="other", origin="", error="oh"))[1]
     assert "matches nothing of the packs that can be listed (not other)" in idle
     path.write_text("[[waiver]\n")
     (line,) = problems(root)
@@ -305,8 +303,7 @@ def test_exceptions_that_expired_or_match_nothing_are_problems(root: Path) -> No
 
 
 def test_show_tells_of_one_entry_and_of_exceptions(perfsuite: Command, dated: Path) -> None:
-    text = RULE.format("memory.*", "2026-01-01")
-    (dated / "baselines" / "exceptions.toml").write_text(text)
+    (dated / "baselines" / "exceptions.toml").write_text(RULE.format("memory.*", "2026-01-01"))
     said = perfsuite("baseline", "show", "nvidia-h200")[1]
     assert "quarantined until 2026-01-01: flaky (expired: it acts no more)" in said
     said = perfsuite("baseline", "show", "nvidia-h200", COPY.id)[1]

@@ -329,7 +329,8 @@ def test_another_fingerprint_is_told_and_not_overwritten(tmp_path: Path) -> None
         ('"sku": "nvidia-h200"', '"sku": "nvidia-h100"', "SKU 'nvidia-h100'"),
         ('"pack": "memory"', '"pack": "compute"', "pack 'compute'"),
         (COPY, "copy", "not of pack 'memory'"),
-        ('"peak_bytes"', '"peak bytes"', "peak bytes"),
+        (COPY, "copy" * 9000, "not of pack 'memory'"),
+        ("peak_bytes", "peak bytes" * 900, "peak bytes"),
         ('"case_version": 1', '"case_version": "1"', "`$.case_version`"),
         ('"by": "Ann"', '"by": 3', "`$.accepted.by`"),
         ('"center": 12.5', '"center": NaN', "'NaN' cannot be stored"),
@@ -352,6 +353,7 @@ def test_a_damaged_file_is_refused_by_name(tmp_path: Path, old: str, new: str, s
     memory(tmp_path).write_text(text.replace(old, new, 1))
     error = refusal(tmp_path)
     assert said in error.what
+    assert len(str(error)) < 1000
     assert str(memory(tmp_path)) in error.where
 
 

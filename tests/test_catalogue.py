@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -96,13 +97,17 @@ def test_a_tier_contains_those_before_it(tmp_path: Path) -> None:
     assert [*found[2].values()] == ["smoke"] * 2 + ["nightly"] * 3 + ["full"] * 2
 
 
-def test_a_variant_carries_its_case_and_a_claim_its_variants(tmp_path: Path) -> None:
+def test_a_variant_carries_its_case_and_a_claim_its_variants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".git").touch()
+    monkeypatch.chdir(tempfile.mkdtemp(dir=tmp_path))
     pack = one(tmp_path, COPY + FAST)
     variant = pack.variants[0]
     assert variant.axes == {"n": 1, "impl": "a"}
     assert (variant.work, variant.memory_bytes) == (Work(read_bytes=4), 8)
     assert variant.case.doc == "Copy n floats.\n\nTwice."
-    assert Path(variant.case.file).name == "acme.py"
+    assert variant.case.file == "../acme.py"
     assert variant.case.line == HEAD.count("\n") + COPY.count("\n", 0, COPY.index("@case")) + 1
     assert variant.case.tags == ("quick",)
     assert [need.kind for need in variant.needs] == ["device"]

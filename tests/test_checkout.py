@@ -79,8 +79,7 @@ def test_old_checkouts_are_removed_unless_they_are_in_use(repository: Path) -> N
     first = checked_out(repository)
     with ExitStack() as stack:
         folder = repository / ".perfsuite"
-        revision = revision_of(repository, "main")
-        check_out(repository, revision, folder=folder, build="", stack=stack)
+        check_out(repository, revision_of(repository, "main"), folder=folder, build="", stack=stack)
         for number in range(KEPT + 1):
             commit(repository, speed=f"# {number}")
             checked_out(repository)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from test_runner import Log
 
 from perfsuite import model
 from perfsuite.judge.noise import entries_of
-from perfsuite.run.config import Config
+from perfsuite.run.config import ALWAYS, Config
 from perfsuite.run.run import execute
 from perfsuite.workers.panel import seats_of
 
@@ -22,14 +24,14 @@ CLAIM = """
         source="made up")]
 """
 OWN = '{"impl": "two"}'
-CRASH = '    with open(impl, "a+") as file:\n        assert file.write("x") and file.tell() < 4\n'
+CRASH = """    with open(impl, "a") as file:
+        assert file.write("x") and (impl == "one" or file.tell() < 4)
+"""
 
 
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+@pytest.fixture(autouse=True)
+def _path(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(project))
 
 
 def asked(
@@ -53,7 +55,7 @@ def claimed(project: Path, by: str, **more: Any) -> tuple[model.ClaimVerdict, mo
 def test_a_claim_left_open_is_decided_by_pairs(project: Path, than: str, ratio: float) -> None:
     claim, run = claimed(project, "2.0", two=201.0, than=than)
     assert claim.word is model.ClaimWord.HELD
-    assert claim.reason.endswith("claimed; measured by 6 pairs of fresh processes, taking turns")
+    assert re.fullmatch(r"95 % interval [\d.]+x to [\d.]+x; measured by 6 pairs .*", claim.reason)
     assert claim.ratio == pytest.approx(ratio, abs=0.003)
     assert {result.claim for result in run.aside} == {claim.claim}
     assert {result.side: len(result.evidence) for result in run.aside} == {"A": 6, "B": 6}
@@ -84,6 +86,17 @@ def test_packs_with_a_module_of_one_name_are_paired(project: Path) -> None:
     assert (claim.word, "by 6 pairs" in claim.reason) == ("held", True)
 
 
+@pytest.mark.parametrize(("last", "sides"), [("B", "BA"), ("A", "BAA")])
+def test_a_resumed_run_takes_pairs_once(project: Path, last: str, sides: str) -> None:
+    config = asked(project, "1.0")
+    file = execute(config, Log()).run_file
+    head, mark, _ = file.read_text().partition(f'"side":"{last}","claim":"acme.double:twice[]"}}\n')
+    file.write_text(head + mark)
+    run = execute(replace(config, resume=ALWAYS), Log()).run
+    assert "".join(each.side for each in run.aside) == sides
+    assert (run.claims[0].word, "by 6 pairs" in run.claims[0].reason) == ("unclear", True)
+
+
 def test_claims_past_the_limit_or_that_crash_stay_open_and_say_so(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,17 +104,16 @@ def test_claims_past_the_limit_or_that_crash_stay_open_and_say_so(
     (claim,) = execute(asked(project, "1.0", pack=pack), log).run.claims
     assert claim.word is model.ClaimWord.UNCLEAR
     assert any(each.startswith(f"a pair of claim {claim.claim} ended as") for each in log.notes)
-    assert "; acme.double[impl=one] ended as error: AssertionError" in claim.reason
+    assert "; acme.double[impl=two] ended as error: AssertionError" in claim.reason
+    assert (project / "one").stat().st_size < 6  # the first pass, and what began before that
     monkeypatch.setattr("perfsuite.run.run.LIMIT_S", 0.01)  # pairs would take longer
     claim, _ = claimed(project, "1.0")
-    assert claim.word is model.ClaimWord.UNCLEAR
     assert claim.reason.endswith("no pairs of both sides: the limit is 20 claims, 0.01 s")
 
 
 def test_legs_alternate_by_abba_in_random_order() -> None:
     def legs(processes: int, seed: str) -> str:
-        waves = seats_of(processes, together=1, slots=3, seed=seed)
-        return "".join(seat.side for (seat,) in waves)
+        return "".join(seat.side for (seat,) in seats_of(processes, together=1, slots=3, seed=seed))
 
     found = [legs(4, str(seed)) for seed in range(50)]
     groups = Counter(text[start : start + 4] for text in found for start in (0, 4))

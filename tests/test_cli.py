@@ -42,8 +42,7 @@ def project(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_run_file_that_leads_elsewhere_or_is_none_is_named(
     perfsuite: Command, project: Path
 ) -> None:
-    runs = project / ".perfsuite" / "runs"
-    header, *rest = (runs / f"{A}.jsonl").read_text("utf-8").split("\n")
+    header, *rest = (project / ".perfsuite" / "runs" / f"{A}.jsonl").read_text("utf-8").split("\n")
     odd = json.dumps({**json.loads(header), "id": "../../../out"})
     (project / "odd.jsonl").write_text("\n".join([odd, *rest]), encoding="utf-8")
     before = set(project.parent.rglob("*"))
@@ -284,7 +283,7 @@ def test_doctor_says_what_this_is_and_what_it_skips(
     assert "Baselines: none for fake" in said
     assert "needs device cuda, this run uses fake" in said
     assert "Pack bad cannot be listed" in said
-    assert "other work has 99 busy threads on" in said
+    assert "busy threads of other work: 99, cores: " in said
 
 
 def test_doctor_says_what_a_run_is_compared_with(

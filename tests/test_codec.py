@@ -7,16 +7,7 @@ import pytest
 from store_data import finished
 
 from perfsuite.boundary import StoreError
-from perfsuite.model import (
-    Axes,
-    BaselineMetric,
-    Block,
-    Evidence,
-    Need,
-    Run,
-    Sampling,
-    Settings,
-)
+from perfsuite.model import Axes, BaselineMetric, Block, Evidence, Need, Run, Sampling, Settings
 from perfsuite.store import files as codec
 
 WHERE = "baselines/fake/memory.json"

@@ -142,8 +142,7 @@ def test_another_pack_adds_an_implementation(
     with pytest.raises(PackError, match=r"own\.scala"):
         load_pack("wrong", written(tmp_path, "wrong", OTHER.format(case="own.scala")))
     found = load_pack("alone", written(tmp_path, "alone", OTHER.format(case="own2.scale")))
-    note = found.pack.note.partition(":")[0]
-    assert (found.cases, note) == ({}, "own2 not installed")
+    assert (found.cases, found.pack.note.partition(":")[0]) == ({}, "own2 not installed")
 
 
 @pytest.mark.parametrize(

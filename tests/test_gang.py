@@ -71,10 +71,8 @@ def test_a_gang_is_kept_joins_and_ends_with_its_rank_that_died_or_hangs(
     built = [path.read_text(encoding="ascii").count("\n") for path in tmp_path.iterdir()]
     assert built == [3, 3, 3, 3]
     found = results[0].evidence
-    assert [(e.slot, e.unit, len(e.blocks)) for e in found] == [
-        (0, "machine", 2),
-        (1, "machine", 2),
-    ]
+    assert [(e.slot, len(e.blocks)) for e in found] == [(0, 2), (1, 2)]
+    assert {e.unit for e in found} == {"machine"}
     assert len({e.seed for e in found}) == 2
     assert all(time_us > 0 for time_us in times(results[0]))
     assert {"start", "build", "check", "settle", "measure"} <= set(found[0].phases_s)

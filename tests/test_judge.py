@@ -210,8 +210,7 @@ def test_in_pairs_what_the_host_times_has_its_least_samples_on_both_sides(
             for each in quiet.evidence
         ),
     )
-    ended = (quiet, disturbed)
-    held = VariantRun(variant=one, results=ended)
+    held = VariantRun(variant=one, results=(quiet, disturbed))
     run = run_of(held, facts=facts, against=Revision("0" * 40, "main"))
     (found,) = judge(beside(run))
     assert (found.word, found.in_turns) == (word, True)
@@ -337,8 +336,7 @@ def test_policy_says_what_fails_and_what_moved() -> None:
     assert verdict(result(), None, policy=strict).fails
     slow = verdict(result(clocks(0.02)), entry(), policy=strict)
     assert (slow.word, slow.fails) == (SLOWER, False)
-    loose = Policy(threshold=0.05, gate=0.1)
-    found = verdict(result(clocks(0.02)), entry(), policy=loose)
+    found = verdict(result(clocks(0.02)), entry(), policy=Policy(threshold=0.05, gate=0.1))
     assert (found.word, found.changes[0].threshold, found.changes[0].gate) == (SAME, 0.05, 0.1)
 
 
@@ -473,8 +471,7 @@ def test_times_of_two_samplings_are_never_compared(
 ) -> None:
     for exact, word in ({}, INCOMPARABLE), ({LAUNCHES: 3}, SLOWER):
         told = {metric.name: 4.0 for metric in exact}
-        known = entry(exact=exact, sampling=before)
-        found = verdict(sampled(now, clocks(0.5), exact=told), known)
+        found = verdict(sampled(now, clocks(0.5), exact=told), entry(exact=exact, sampling=before))
         if not is_other:
             assert (found.word, facts(found.reasons, "sampling")) == (SLOWER, [])
             continue

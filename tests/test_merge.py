@@ -50,8 +50,7 @@ def test_machines_agree_on_shards_and_claims_stay_together() -> None:
     chain = [claim(names[n], names[n + 1]) for n in range(9)]
     for count in (1, 2, 3, 7):
         shards = [shard_of(variants, chain, index=n + 1, count=count) for n in range(count)]
-        owned = [name for chosen, _ in shards for name in ids(chosen)]
-        assert sorted(owned) == sorted(names)
+        assert sorted(name for chosen, _ in shards for name in ids(chosen)) == sorted(names)
         assert sum(set(names[:10]) <= set(ids(chosen)) for chosen, _ in shards) == 1
         assert len({shard.whole for _, shard in shards}) == 1
         assert [str(shard) for _, shard in shards] == [f"{n + 1}/{count}" for n in range(count)]
@@ -150,8 +149,7 @@ def test_a_merged_run_has_both_machines_canaries_and_is_accepted_and_reported(
     second = structs.replace(
         second, facts=structs.replace(second.facts, environment={"driver": "fake 2.0"})
     )
-    outcome = whole_of([second, first], tmp_path)
-    found = outcome.run
+    found = whole_of([second, first], tmp_path).run
     ends = {r.stage: {p.unit for p in r.evidence} for r in found.results if r.stage.is_canary}
     both = {"0" * 12, "1" * 12}
     assert ends == {Stage.CANARY_START: both, Stage.CANARY_END: both}

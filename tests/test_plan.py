@@ -64,6 +64,7 @@ VARIANTS = (
 )
 def test_a_selection_takes(text: str, chosen: list[int]) -> None:
     assert select(VARIANTS, text) == tuple(VARIANTS[index] for index in chosen)
+    assert select((), text) == ()  # why there is none, such as a pack that fails, is told elsewhere
 
 
 @pytest.mark.parametrize(

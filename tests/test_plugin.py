@@ -174,8 +174,7 @@ def test_each_pack_belongs_to_one_case_module(project: pytest.Pytester) -> None:
     add_cases(project, "test_acme", "test_other")
     project.makepyfile(rest=PACK)
     # Named twice, options add up.
-    more = "--perf-packs=rest.py"
-    result = perf(project, more, "--collect-only", "-q", *ONLY_DOUBLE)
+    result = perf(project, "--perf-packs=rest.py", "--collect-only", "-q", *ONLY_DOUBLE)
     lines = [line.partition("[")[::2] for line in result.outlines if line.startswith("cases")]
     assert {where for where, name in lines if name.startswith("acme.")} == {
         "cases/test_acme.py::test_variant",

@@ -165,6 +165,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         (0, b'"kind":"header",', b"", "begins with no header"),
         (0, b'"header"', b'"result"', "begins with no header"),
         (0, b"run/1", b"run/2", "'perfsuite.run/2'; this perfsuite reads"),
+        (0, b"run/1", b"x" * 9000, "'; this perfsuite reads"),
         (1, b'"target":""', b'"target":"zz"', "no axis 'zz', its target"),
         (1, b'"cases":{"memory.copy"', b'"cases":{"memory.kopy"', "x, line 2"),
         (1, b'"variants":[{', b'"variants":[3,{', "x, line 2"),
@@ -176,6 +177,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         (3, b'"claims":[]', CLAIM, "the run has no claim 'memory.c'"),
         (4, b'"wall_s"', b'"wall"', "unknown field `wall`"),
         (4, b'"kind":"end"', b'"kind":"fin"', "unexpected line of kind 'fin'"),
+        (4, b"end", b"x" * 9000, "unexpected line of kind 'xxx"),
     ],
 )
 def test_a_damaged_run_file_is_refused(
@@ -187,6 +189,7 @@ def test_a_damaged_run_file_is_refused(
     with pytest.raises(StoreError) as caught:
         read_run(b"\n".join(lines), where="x")
     assert said in str(caught.value)
+    assert len(str(caught.value)) < 500
     behind = whole + whole.split(b"\n")[min(line, 2)] + b"\n"
     with pytest.raises(StoreError, match="unexpected line of kind"):
         read_run(behind, where="x")

@@ -112,8 +112,10 @@ def check(
             _refuse_control(control, f": {mistake}")
         controls = built.wrong if isinstance(built.wrong, tuple) else (built.wrong,)
         for wrong in controls:
-            returned = _launched(device, wrong, data)
-            _refuse_control(_compared(device, built, returned, data, expected))
+            # A control that does nothing would find what was done in place.
+            fresh = given(device, built, data.seed) if built.in_place else data
+            returned = _launched(device, wrong, fresh)
+            _refuse_control(_compared(device, built, returned, fresh, expected))
         if not made and not controls:
             raise CaseError(
                 "nothing shows that the reference refuses a mistake",

@@ -397,7 +397,9 @@ def _between(explanation: Explanation) -> str:
     if not 1 / 2 < rest_us / change_us <= MOST_SHARE - max(0.0, own_us / change_us):
         others = change_us - rest_us - own_us, f"of {'other ' * bool(causes)}kernels"
         parts = (own_us, "of that"), others, (rest_us, "of gaps, overlap or tracing")
-        sums = (f"{signed(us, change_us)} {of}" for us, of in parts if abs(us) >= LEAST_US)
+        # In the change's unit what is far smaller cannot be read.
+        least_us = max(LEAST_US, LEAST_SHARE * abs(change_us))
+        sums = (f"{signed(us, change_us)} {of}" for us, of in parts if abs(us) >= least_us)
         return f"{', '.join(sums)}: together {signed(change_us)}"
     if explanation.recompiled:
         return f"{told}the trace does not explain the other {rest} ({share})"
@@ -485,10 +487,13 @@ def middle(name: str, other: str = "", most: int = NAME_CHARACTERS) -> str:
     name, other = (name, other) if short == also else (short, also)
     if len(name) <= most:
         return name
-    part, pairs = most // 3, enumerate(zip(name, other, strict=False))
+    # Two characters stand for what is left out, or are it where it is one alone.
+    part, pairs = (most - 2) // 3, enumerate(zip(name, other, strict=False))
     differs = next((at for at, (one, two) in pairs if one != two), len(name) // 2)
     at = max(part, min(differs - part // 4, len(name) - 2 * part))
-    return "\N{HORIZONTAL ELLIPSIS}".join((name[:part], name[at : at + part], name[-part:]))
+    gaps = name[part:at], name[at + part : -part]
+    one, two = ("\N{HORIZONTAL ELLIPSIS}" if gap[1:] else gap for gap in gaps)
+    return f"{name[:part]}{one}{name[at : at + part]}{two}{name[-part:]}"
 
 
 def _name(kernel: TracedKernel | None, other: TracedKernel | None = None) -> str:

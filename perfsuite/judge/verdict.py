@@ -350,14 +350,7 @@ def _by_metric(claim: ClaimInstance, than: float, faster: float) -> Claimed:
     """Judge a claim by the medians of both sides' processes, which hardly ever differ."""
     ratio = than / faster if faster > 0 else None
     word = ClaimWord.HELD if than >= claim.by * faster else ClaimWord.BROKEN
-    reason = because(
-        "values" if ratio is None else "ratio_of_values",
-        metric=claim.metric,
-        than=than,
-        now=faster,
-        by=claim.by,
-        ratio=ratio or 0.0,
-    )
+    reason = because("values", metric=claim.metric, than=than, now=faster)
     return word, reason, (ratio, ratio, ratio)
 
 
@@ -366,6 +359,5 @@ def _by_time(claim: ClaimInstance, log_ratio: Difference) -> Claimed:
     low, high = (math.exp(log_ratio.theta + end) for end in (-reach, reach))
     word = ClaimWord.HELD if low >= claim.by else ClaimWord.UNCLEAR
     word = ClaimWord.BROKEN if high < claim.by else word
-    ratio = math.exp(log_ratio.theta)
-    reason = because("ratio", ratio=ratio, low=low, high=high, level=1 - 2 * MISS, by=claim.by)
-    return word, reason, (ratio, low, high)
+    reason = because("ratio", low=low, high=high, level=1 - 2 * MISS)
+    return word, reason, (math.exp(log_ratio.theta), low, high)

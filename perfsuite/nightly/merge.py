@@ -147,12 +147,7 @@ def _on_all(ones: Sequence[VariantRun]) -> VariantRun:
 
 
 def conclude(
-    run: Run,
-    *,
-    folder: Path,
-    roots: Sequence[Root],
-    exceptions: Exceptions,
-    packs: Sequence[Pack],
+    run: Run, *, folder: Path, roots: Sequence[Root], exceptions: Exceptions, packs: Sequence[Pack]
 ) -> Outcome:
     """Judge a merged run and store it; a change that no shard confirmed is unclear."""
     if run_path(folder, run.id).exists():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import os
 import re
 import sys
 import traceback
@@ -530,10 +531,14 @@ class _Expanded:
 
 
 def _place(file: str) -> str:
-    """Return a path that means the same on other machines, and does not tell whose this one is."""
-    path = Path(file)
-    if path.is_relative_to(Path.cwd()):
-        return path.relative_to(Path.cwd()).as_posix()
+    """Return a path that means the same on other machines, and does not tell whose this one is.
+
+    Inside the current folder's repository it leads there from that folder.
+    """
+    path, here = Path(file), Path.cwd()
+    top = next((each for each in (here, *here.parents) if (each / ".git").exists()), here)
+    if path.is_relative_to(top):
+        return Path(os.path.relpath(path)).as_posix()
     return Path(*path.parts[-2:]).as_posix()
 
 

@@ -150,8 +150,8 @@ def _terms(text: str) -> Iterator[Term]:
 def select(variants: Collection[Named], text: str, *, of: str = "") -> tuple[Named, ...]:
     """Return which of some variants, or of their ids, a selection takes.
 
-    ``UsageError`` if it takes none, or has a word or an axis that none has; ``of`` says whose they
-    are. Of ids alone no tag is known.
+    ``UsageError`` if it takes none of those that there are, or has a word or an axis that none has;
+    ``of`` says whose they are. Of ids alone no tag is known.
     """
     selection = parse_selection(text)
     if not selection:
@@ -162,9 +162,8 @@ def select(variants: Collection[Named], text: str, *, of: str = "") -> tuple[Nam
     where = f"{text!r} of {of}" if of else repr(text)
     terms = [each for some in selection for each in some]
     for term in terms:
-        if isinstance(term, Term) and term.name not in {*known, *words}:
-            axes, others = ", ".join(sorted(known)), ", ".join(words)
-            told = f"the axes are {axes}; the other words are {others}"
+        if variants and isinstance(term, Term) and term.name not in {*known, *words}:
+            told = f"name one of {', '.join((*words, *sorted(known)))}"
             raise UsageError(f"no variant has the axis {term.name!r}", where=where, remedy=told)
     wanted = (each for each in terms if isinstance(each, Word) and each.is_wanted)
     lost = [each.text for each in wanted if not any(each.accepts(name, ()) for name in names)]

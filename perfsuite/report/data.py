@@ -476,6 +476,11 @@ class VariantView(model.VariantRun, frozen=True, kw_only=True, dict=True):
         return Markup("").join(features().hook.perf_variant_section(variant_view=self))
 
 
+def rarest(views: Iterable[VariantView]) -> VariantView:
+    """Return the one of the rarest tier, which has the others, too."""
+    return max(views, key=lambda one: [*model.Tier].index(one.variant.tier))
+
+
 @cache
 def _kept(command: str) -> tuple[str, ...]:
     try:

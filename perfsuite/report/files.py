@@ -404,8 +404,10 @@ def _annotations(run_view: RunView) -> Iterator[tuple[bool, str, str, str, int]]
         if group.failing or group.mark.is_urgent:
             case, (mark, name, much, why) = group.first.variant.case, _row(group)
             yield bool(group.failing), f"{name}: {much}", why or mark.meaning, case.file, case.line
-    for told, _, claim, *_ in run_view.broken:
-        yield told.fails, f"broken: {told.claim}", told.reason, claim.file, claim.line
+    for one in run_view.broken:
+        told, claim = one.verdict, one.instance
+        much = f"{one.outcome.removeprefix('broken: ')}; {told.reason}"
+        yield told.fails, f"broken: {told.claim}", much, claim.file, claim.line
 
 
 def append_summary(run_view: RunView, path: Path) -> None:

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from perfsuite.model import TIME, Tier
+from perfsuite.model import TIME
 from perfsuite.report import view
-from perfsuite.report.data import Fact, RunView, VariantView, axes_of, case_of
+from perfsuite.report.data import Fact, RunView, VariantView, axes_of, case_of, rarest
 from perfsuite.report.view import STAYED, Mark
 from perfsuite.stats import grouped
 
@@ -159,16 +159,15 @@ class Group(NamedTuple):
     @property
     def command(self) -> str:
         """The command that measures them again."""
-        tiers, case = list(Tier), self.first.variant.case
-        rarest = max(self.views, key=lambda one: tiers.index(one.variant.tier))
+        one, case = rarest(self.views), self.first.variant.case
         select = ",".join([f"pack={case.pack}", f"case={case.name}", *self.alike.axes])
         if len(self.views) == 1 or len(self.views) < min(self.alike.total, MOST_NAMED + 1):
-            select = " ".join(one.id for one in self.views)
+            select = " ".join(each.id for each in self.views)
         if self.remedy != REMEDIES["unclear"]:
-            return rarest.again(select)
+            return one.again(select)
         settings = self.first.run.settings
         more = 2 * max(settings.processes, settings.confirm_processes)
-        return rarest.again(select, f"--perf-processes={more}")
+        return one.again(select, f"--perf-processes={more}")
 
     @property
     def rest(self) -> str:

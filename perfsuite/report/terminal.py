@@ -17,7 +17,7 @@ from rich.console import Console
 from perfsuite import boundary
 from perfsuite.model import DeviceFacts, Result, Run, Status
 from perfsuite.report import view
-from perfsuite.report.data import Compared, RunView, VariantView
+from perfsuite.report.data import Compared, RunView, VariantView, rarest
 from perfsuite.report.files import Property, claim_properties, properties, templates
 from perfsuite.report.groups import groups_of
 from perfsuite.store.files import Closable
@@ -81,9 +81,10 @@ def accounts_of(run_view: RunView, config: Config) -> Mapping[str, Account]:
             told=plain(one.told),
             properties=(*properties(one.last, one.verdict), spent),
         )
-    tier = f"--perf-tier {config.tier} " if config.tier != "smoke" else ""
     for verdict, _, claim, *_ in run_view.claims:
-        known, again = bare[claim.id], f"pytest --perf {tier}-k '{claim.name} and {claim.pack}'"
+        known, sides = bare[claim.id], (claim.faster, claim.than)
+        views = [one for one in run_view.variants if one.id in sides]
+        again = rarest(views).again(" ".join(sides)) if views else ""
         found[claim.id] = replace(
             known,
             text=known.text if known.skipped else str(texts.claim(claim, verdict, again)),

@@ -375,21 +375,24 @@ SENTENCES: Mapping[str, str] = {
     "no_build": "the old code, {code}, cannot be built: {why}; do: {remedy}",
     "old_front_door": "the old code, {code}, needs another perfsuite: {why}; do: {remedy}",
     "worse_than_waived": "worse than what is waived, {theta:signed} of {up_to:signed} ({issue})",
-    # Claims; those with abba are of earlier versions.
+    # Claims; their own ratios stand beside. Those from not_held on are of earlier versions.
     "by_pairs": "measured by {pairs} pairs of fresh processes, taking turns",
-    "decided_by_abba": "decided by {groups} rounds, alternating inside {processes} processes",
     "ended": "{variant} ended as {status}: {why}",
     "excepted": "{text}",
     "no_metric": "{variant} has no {metric}",
     "no_abba": "{why}",
     "not_in_run": "{variant} was not part of the run",
-    "open_by_abba": "still open after {groups} rounds, alternating inside {processes} processes",
-    "ratio": "{ratio:x} ({level:level} interval {low:x} to {high:x}), {by:x} claimed",
-    "not_held": "it fails the run only if it held in what that is compared with, which {text}",
+    "ratio": "{level:level} interval {low:x} to {high:x}",
+    "held_before": "it held before: {ratio:x}",
+    "no_better_before": "it did not hold before either: {ratio:x}",
+    "lacks_a_side": "nothing to compare it with: no baseline has both sides",
     "shown": "the table's times, of other processes, give {ratio:x}",
     "unmet": "{text}",
-    "ratio_of_values": "{ratio:x}: {metric} {than:.6g} -> {now:.6g}, {by:x} claimed",
-    "values": "{metric} {than:.6g} -> {now:.6g}, {by:x} claimed",
+    "values": "{metric} {than:.6g} -> {now:.6g}",
+    "not_held": "what it is compared with {text}",
+    "ratio_of_values": "{metric} {than:.6g} -> {now:.6g}",
+    "decided_by_abba": "decided by {groups} rounds, alternating inside {processes} processes",
+    "open_by_abba": "still open after {groups} rounds, alternating inside {processes} processes",
 }
 # Kinds whose facts are a value before, or allowed, and now.
 AMOUNTS = {"exact", "exact_worse", "interval", "over_budget", "two_groups"}

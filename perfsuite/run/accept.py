@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from perfsuite.boundary import UsageError, is_plain, plain
+from perfsuite.boundary import UsageError, is_plain, plain, shown
 from perfsuite.judge.compare import Grounds, level_changes
 from perfsuite.judge.noise import entries_of
 from perfsuite.model import (
@@ -256,7 +255,7 @@ def acceptance_of(reason: str, by: str) -> Acceptance:
             )
         if not is_plain(text):
             raise UsageError(
-                f"{name!r} holds what cannot be stored: {reprlib.repr(text)}",
+                f"{name!r} holds what cannot be stored: {shown(text)}",
                 remedy="write it in plain text of up to 4000 characters",
             )
     return Acceptance(**words, when=datetime.now(UTC).isoformat(timespec="seconds"))

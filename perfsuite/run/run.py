@@ -80,14 +80,7 @@ from perfsuite.run.expected import (
 )
 from perfsuite.stats import grouped
 from perfsuite.store.git import code_digest, commit_of, remote_of
-from perfsuite.store.runs import (
-    RunFile,
-    list_runs,
-    load_run,
-    next_run_id,
-    run_path,
-    unfinished,
-)
+from perfsuite.store.runs import RunFile, list_runs, load_run, next_run_id, run_path, unfinished
 from perfsuite.store.sku import sku_of, version_changes
 from perfsuite.workers.panel import Panel
 from perfsuite.workers.units import (
@@ -302,7 +295,7 @@ def is_by_stored_time(verdict: Verdict) -> bool:
 def _excused(verdict: ClaimVerdict, run: Run) -> ClaimVerdict:
     """Return a claim's verdict: it fails the run only if it held in what that is compared with.
 
-    A broken one says why it does not, and which ratio the times that are shown have.
+    A broken one says whether it held, and which ratio the times that are shown have.
     """
     if verdict.word is not ClaimWord.BROKEN:
         return verdict
@@ -314,10 +307,13 @@ def _excused(verdict: ClaimVerdict, run: Run) -> ClaimVerdict:
         reasons.append(because("shown", ratio=ratio))
     entries = [one.entry for one in (than, faster) if one.entry and metric in one.entry.metrics]
     held = [entry.metrics[metric].center for entry in entries]
-    fails = verdict.fails and len(held) > 1 and held[0] >= claim.by * held[1]
-    if verdict.fails and not fails:
-        there = f"has {view.ratio(held[0] / held[1])}" if len(held) > 1 else "lacks a side"
-        reasons.append(because("not_held", text=there))
+    is_known = len(held) > 1
+    fails = verdict.fails and is_known and held[0] >= claim.by * held[1]
+    if verdict.fails and not is_known:
+        reasons.append(because("lacks_a_side"))
+    elif verdict.fails and held[1]:
+        kind = "held_before" if fails else "no_better_before"
+        reasons.append(because(kind, ratio=held[0] / held[1]))
     return replace(verdict, reasons=tuple(reasons), fails=fails)
 
 
@@ -701,24 +697,15 @@ class Work:
 
     def _claims(self) -> tuple[ClaimVerdict, ...]:
         """Judge the claims by the screen; take pairs of both sides of those left open."""
-        run = self.file.run
-        # The screen's alone: what one side took minutes later is no match for the other side.
-        judged = partial(judge_claims, stage=Stage.SCREEN, policy=self.judging.policy)
-        found = judged(run)
-        gangs = {one.id for one in run.variants if one.variant.is_gang}
-        left = [
-            claim
-            for claim, verdict in zip(run.instances, found, strict=True)
-            if verdict.word is ClaimWord.UNCLEAR and not {claim.faster, claim.than} & gangs
-        ]
+        found, left = self._judged_claims()
         if not left:
             return found
-        taken = left[:MOST_CLAIMS]
+        taken = [*left.values()][:MOST_CLAIMS]
         self.listener.note(f"deciding {len(taken)} of {len(found)} claims by pairs of both sides")
         deadline = time.monotonic() + min(LIMIT_S, self.limit.left_s())
+        run, pairs = self.file.run, self.settings.confirm_processes
         variants = {one.id: one.variant for one in run.variants}
-        pairs = self.settings.confirm_processes
-        screened = {each.variant: each for each in run.results if each.stage is Stage.SCREEN}
+        process_s = {r.variant: r.wall_s / len(r.evidence) for r in run.results if r.evidence}
 
         def take(claim: str, result: Result) -> None:
             if result.status is not Status.OK:
@@ -729,8 +716,7 @@ class Work:
         def decide(panel: Panel, share: Sequence[ClaimInstance]) -> None:
             panel.samplings, panel.is_over, panel.begun = self.samplings, bool, {}
             for claim in share:
-                sides = screened[claim.faster], screened[claim.than]
-                takes_s = pairs * sum(each.wall_s / len(each.evidence) for each in sides)
+                takes_s = pairs * (process_s[claim.faster] + process_s[claim.than])
                 if time.monotonic() + takes_s > deadline:
                     continue
                 faster, own = [variants[claim.faster]], partial(take, claim.id)
@@ -744,12 +730,23 @@ class Work:
             panel.compare(self.judging.sides.code)
         limit = f"no pairs of both sides: the limit is {MOST_CLAIMS} claims, {LIMIT_S:g} s"
         limit += f", within {self.limit}" if self.limit.is_set else ""
-        why, measured = because("no_abba", why=limit), {each.claim for each in self.file.run.aside}
-        open_ones = {claim.id for claim in left} - measured
+        why, (found, left) = because("no_abba", why=limit), self._judged_claims()
         return tuple(
-            replace(each, reasons=(*each.reasons, why)) if each.claim in open_ones else each
-            for each in judged(self.file.run)
+            replace(each, reasons=(*each.reasons, why)) if each.claim in left else each
+            for each in found
         )
+
+    def _judged_claims(self) -> tuple[tuple[ClaimVerdict, ...], dict[str, ClaimInstance]]:
+        """Return the verdicts on the claims, and which claims pairs may still decide."""
+        run = self.file.run
+        # The screen's alone: what one side took minutes later is no match for the other side.
+        found = judge_claims(run, Stage.SCREEN, policy=self.judging.policy)
+        # Side A is stored first: pairs that were interrupted behind it are taken again.
+        done = {o.claim for o in run.aside if o.side is Side.B or o.status is not Status.OK}
+        gangs = {one.id for one in run.variants if one.variant.is_gang}
+        names = {o.claim for o in found if o.word is ClaimWord.UNCLEAR} - done
+        left = (each for each in run.instances if each.id in names)
+        return found, {o.id: o for o in left if not {o.faster, o.than} & gangs}
 
     def _ask(self, verdicts: Mapping[str, Verdict]) -> None:
         """Take pairs with the code that entries come from, where stored numbers say no *same*.

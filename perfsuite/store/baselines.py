@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import asdict, replace
 
-from perfsuite.boundary import StoreError, hidden, plain
+from perfsuite.boundary import StoreError, hidden, plain, shown
 from perfsuite.model import CLOCKS, BaselineEntry, BaselineMetric, Pack, Record, Run, Sku, Source
 from perfsuite.packs.find import file_of, modules_of
 from perfsuite.stats import hodges_lehmann, pooled
@@ -166,7 +166,7 @@ def read_sku(folder: Path) -> Sku:
         path.stat()
     sku = files.convert(_object_in(path), Sku, where=str(path))
     if sku.slug != folder.name:
-        told = f"key 'slug' is {sku.slug!r}, the file's place says {folder.name!r}"
+        told = f"key 'slug' is {shown(sku.slug)}, the file's place says {folder.name!r}"
         raise StoreError(told, where=str(path), remedy=_MISPLACED)
     return sku
 
@@ -178,11 +178,12 @@ def read_pack(folder: Path, pack: str) -> dict[str, StoredEntry]:
         return {}
     sheet = files.convert(found, _Sheet, where=str(path))
     if (sheet.sku, sheet.pack) != (folder.name, pack):
-        told = f"its sku and pack are SKU {sheet.sku!r} and pack {sheet.pack!r}, its place's not"
+        known = f"SKU {shown(sheet.sku)} and pack {shown(sheet.pack)}"
+        told = f"its sku and pack are {known}, its place's not"
         raise StoreError(told, where=str(path), remedy=_MISPLACED)
     entries = {}
     for variant, value in sheet.variants.items():
-        place = f"{path}, variant {variant!r}"
+        place = f"{path}, variant {shown(variant)}"
         if not variant.startswith(f"{pack}."):
             raise files.damaged(f"the variant is not of pack {pack!r}", place)
         entry = entries[variant] = files.convert(

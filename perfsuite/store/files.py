@@ -12,7 +12,6 @@ import gzip
 import numbers
 import os
 import re
-import reprlib
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -33,6 +32,8 @@ from perfsuite.boundary import (
     PerfError,
     StoreError,
     is_measurable,
+    plain,
+    shown,
 )
 
 T = TypeVar("T")
@@ -81,7 +82,7 @@ def checked_name(name: str, what: str, *, where: object) -> str:
     """Return an id that may be a file's name; another one is a StoreError."""
     if not FILE_NAME.match(name):
         remedy = "use up to 200 letters, digits, hyphens, dots and underscores"
-        told = f"{what} {reprlib.repr(name)} cannot be a file name"
+        told = f"{what} {shown(name)} cannot be a file name"
         raise StoreError(told, where=str(where), remedy=remedy)
     return name
 
@@ -180,8 +181,8 @@ _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 def encode(value: object) -> bytes:
     """Return a value as one line of JSON; NaN and infinity are refused."""
     try:
-        plain = msgspec.to_builtins(value, enc_hook=plain_value)
-        text = dumps(plain, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        built = msgspec.to_builtins(value, enc_hook=plain_value)
+        text = dumps(built, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
         raise StoreError(
             f"cannot store a {type(value).__name__}: {error}",
@@ -235,7 +236,7 @@ def read_json(text: bytes, *, where: str, line: int = 1) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise damaged(str(error), f"{where}, line {line}") from error
     if not isinstance(value, dict):
-        told = f"expected an object, not {reprlib.repr(value)}"
+        told = f"expected an object, not {shown(value)}"
         raise damaged(told, f"{where}, line {line}")
     return value
 
@@ -255,7 +256,7 @@ def _number(digits: str) -> float:
     is_lost = not number and digits.lower().partition("e")[0].strip("-0.")
     if is_lost or not is_measurable(number):
         raise ValueError(
-            f"{reprlib.repr(digits)} cannot be stored: a number is 0 or between "
+            f"{shown(digits)} cannot be stored: a number is 0 or between "
             f"{1 / MAGNITUDE:g} and {MAGNITUDE:g}, with either sign"
         )
     is_whole = digits.lstrip("-").isdigit() and abs(int(digits)) <= MOST_WHOLE
@@ -275,7 +276,7 @@ def take_schema(value: dict[str, Any], schema: str, *, where: str) -> None:
     found = value.pop("schema", None)
     if found != schema:
         raise StoreError(
-            f"unknown schema {found!r}; this perfsuite reads {schema!r}",
+            f"unknown schema {shown(found)}; this perfsuite reads {schema!r}",
             where=where,
             remedy="use the perfsuite version that wrote the file, or make the file again",
         )
@@ -294,6 +295,6 @@ def read_stored(path: Path, schema: str) -> dict[str, Any] | None:
 
 
 def damaged(what: str, where: str) -> StoreError:
-    """Return the error of a stored file that does not hold what it should."""
+    """Return the error of a stored file that does not hold what it should, however long that is."""
     remedy = "correct the file, restore it from git, or remove it"
-    return StoreError(what, where=where, remedy=remedy)
+    return StoreError(plain(what, most=NAME_CHARACTERS), where=where, remedy=remedy)

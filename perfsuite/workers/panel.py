@@ -108,6 +108,12 @@ class Work:
         return self.rival if self.rival and side is model.Side.A else self.variant
 
     @property
+    def is_lost(self) -> bool:
+        """Say whether nothing is left to find: other code goes without side A, no claim does."""
+        is_claim = self.rival is not None and self.rival != self.variant
+        return model.Side.B in self.failed or (is_claim and bool(self.failed))
+
+    @property
     def memory_bytes(self) -> int:
         """The device memory that one process of it needs."""
         return max(self.of(side).memory_bytes for side in model.Side)
@@ -119,7 +125,7 @@ class Work:
         return (variant.pack, variant.case.name, variant.ranks) if variant.is_gang else (self,)
 
     def hand_over(self, on_result: Callable[[model.Result], object]) -> None:
-        """Hand over what was found, side A first; where B failed, nothing that is good."""
+        """Hand over what was found, side A first; of what is lost, nothing that is good."""
         for side in sorted({*self.found, *self.failed}):
             built, end = self.of(side), self.failed.get(side)
             result = model.Result(
@@ -132,7 +138,7 @@ class Work:
             )
             if end:
                 on_result(replace(result, reason=end.reason, output=end.output))
-            elif model.Side.B not in self.failed:
+            elif not self.is_lost:
                 on_result(doubted(replace(result, evidence=tuple(self.found[side]))))
 
 
@@ -146,9 +152,9 @@ class Wave:
 
     @property
     def seats(self) -> tuple[Seat, ...]:
-        """The seats that are still to be taken: side B goes on without A, A not without B."""
-        failed = self.work.failed.keys()
-        return tuple(seat for seat in self.planned if not {seat.side, model.Side.B} & failed)
+        """The seats that are still to be taken: none of a side that failed, or of what is lost."""
+        failed = set(model.Side) if self.work.is_lost else self.work.failed
+        return tuple(seat for seat in self.planned if seat.side not in failed)
 
     @property
     def crews(self) -> list[list[Process]]:
