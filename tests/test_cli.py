@@ -283,7 +283,7 @@ def test_doctor_says_what_this_is_and_what_it_skips(
     assert "Baselines: none for fake" in said
     assert "needs device cuda, this run uses fake" in said
     assert "Pack bad cannot be listed" in said
-    assert "busy threads of other work: 99, cores: " in said
+    assert "other work has busy threads (99 on " in said
 
 
 def test_doctor_says_what_a_run_is_compared_with(

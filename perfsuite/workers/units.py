@@ -235,7 +235,7 @@ def spoilers(facts: model.DeviceFacts) -> tuple[list[str], list[str]]:
     passing, lasting = [], []
     cores, busy = len(os.sched_getaffinity(0)), statistics.median(_running() for _ in range(LOOKS))
     if busy > BUSY_LOAD * cores:
-        passing.append(f"busy threads of other work: {busy}, cores: {cores}; end it")
+        passing.append(f"other work has busy threads ({busy} on {cores} cores); end it")
     governor = GOVERNOR.read_text("ascii").strip() if GOVERNOR.is_file() else "performance"
     if governor != "performance":
         lasting.append(f"CPU frequency governor {governor!r}; set it to 'performance'")
