@@ -318,7 +318,7 @@ const charts = (() => {
     }
     else if (chart === "roof") roof(place, under([data.places[of]]));
     else if (chart === "plane") roof(place, under(places.filter(([, dtype, x]) => dtype && x !== null)));
-    else roof(place, under(places.filter(([link, dtype]) => link === of && !dtype)));
+    else roof(place, under(places.filter(([link, dtype]) => (!of || link === of) && !dtype)));
   };
   const drawIn = (part) => {
     for (const place of part.querySelectorAll("[data-chart]")) if (!place.closest("details:not([open])")) draw(place);
