@@ -365,7 +365,7 @@ class PerfSession:
         if self.panels:
             self.panels.close()
         self.closing = close(outcome, asked)
-        self.accounts = bare_accounts(outcome.run, self.asked)
+        self.accounts = bare_accounts(outcome.run)
         if run_view := self.run_view:
             told = functools.partial(accounts_of, run_view, self.asked)
             self.accounts = outcome.steps.take("items say less", told, self.accounts)

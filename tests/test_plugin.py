@@ -314,6 +314,14 @@ def test_a_claim_brings_variants_which_may_fail_the_run(project: pytest.Pytester
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
+def test_what_is_not_to_fail_is_not_said_to_fail(project: pytest.Pytester) -> None:
+    result = perf(project, "-k", "wrong", "--perf-fail-on=slower")
+    result.stdout.fnmatch_lines(["1 variant on *: 1 wrong", "  acme.wrong?n=1?: wrong"])
+    (found,) = project.path.glob("reports/*/verdict.json")
+    assert '"fails":true' not in found.read_text("utf-8")
+    assert result.ret == pytest.ExitCode.OK
+
+
 @pytest.mark.parametrize(
     ("args", "told"),
     [

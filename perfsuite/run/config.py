@@ -50,9 +50,8 @@ T = TypeVar("T")
 TIERS = ("smoke", "nightly", "full")
 # The environment changed, and nothing else fails. 0 to 5 are pytest's.
 EXIT_MACHINE = 14
-# What fails a run unless --perf-fail-on says otherwise; see judge.Policy.
-FAILING = frozenset({"wrong", "crashed", "timed-out", "error"})
-FAIL_ON = ",".join((*Policy().fail_on, *sorted(FAILING)))
+# What fails a run unless --perf-fail-on says otherwise.
+FAIL_ON = ",".join((*Policy().fail_on, *Settings().failing))
 
 
 # Of a time limit: when no variant of a round begins to be screened any more, of what was left when
@@ -351,7 +350,6 @@ class Config:
     only: tuple[str, ...] = ()
     settings: Settings = field(default_factory=Settings)
     policy: Policy = field(default_factory=Policy)
-    failing: frozenset[str] = FAILING
     against: str | None = None
     against_env: str | None = None
     source: Source | None = None
@@ -450,7 +448,9 @@ def config_of(config: pytest.Config) -> Config:
         what = "--perf-against and --perf-against-env cannot go with --perf-check"
         raise UsageError(what, remedy="run them one after the other")
 
-    settings = Settings(check_only=values["check"], seed=_set(config, "perf_seed", _whole) or 0)
+    statuses = tuple(sorted(failing & {*STATUS_WORDS}))
+    seed = _set(config, "perf_seed", _whole) or 0
+    settings = Settings(check_only=values["check"], seed=seed, failing=statuses)
     if processes := values["processes"]:
         confirm = max(processes, settings.confirm_processes)
         settings = replace(settings, processes=processes, confirm_processes=confirm)
@@ -461,7 +461,6 @@ def config_of(config: pytest.Config) -> Config:
         root=root,
         settings=settings,
         policy=Policy(threshold=threshold, gate=gate, fail_on=words),
-        failing=failing & set(STATUS_WORDS),
         counters=_set(config, "perf_counters", bool) or False,
         time_s=values["time"],
         share=values["shard"],
