@@ -99,11 +99,6 @@ def sides(config: Config, source: Source) -> Sides:
         return open_sides(replace(config, source=source), config.variants, stack)
 
 
-def measured_beside(config: Config, source: Source) -> Run:
-    """Measure the tree beside a source, as beside a revision."""
-    return execute(replace(config, source=source), Log(), SERVERS).run
-
-
 def refused(config: Config, source: Source) -> dict[str, Any]:
     """Return the kind and facts of why a source can be nobody's side A."""
     with pytest.raises(NoSideAError) as caught:
@@ -555,7 +550,8 @@ def test_a_wheel_is_known_by_its_record_and_another_is_unpacked_from_a_folder(
         assert str(found.revision) == "acme-perf 1.0"
         assert len(found.compared) == 2
     config = replace(installed(tmp_path, wheels=(wheels,)), settings=PAIRS)
-    assert words(measured_beside(config, before)) == {"one": "same", "two": "slower"}
+    beside = execute(replace(config, source=before), Log(), SERVERS)
+    assert words(beside.run) == {"one": "same", "two": "slower"}
 
 
 def test_a_wheel_that_leads_elsewhere_is_not_unpacked(tmp_path: Path, site: Path) -> None:
