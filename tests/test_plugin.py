@@ -310,7 +310,7 @@ def test_a_broken_pack_fails_one_item_and_the_others_run(project: pytest.Pyteste
 def test_a_claim_brings_variants_which_may_fail_the_run(project: pytest.Pytester) -> None:
     result = perf(project, "-k", "test_claim", "--perf-fail-on=new")
     result.assert_outcomes(passed=1, deselected=4)
-    result.stdout.fnmatch_lines(["2 variants on *2 new*", "acme.double*, *: fails, *a claim alone"])
+    result.stdout.fnmatch_lines(["2 variants on *2 new*", "acme.double*, *: fails, *no test of *"])
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
