@@ -31,10 +31,10 @@ REPAIR = ("repair it", SELECT, "only if the change")
 def outcome_of(folder: Path, *words: Word | Status) -> Outcome:
     story = tuple({told.word: told for told in STORY if told.word in words}.values())
     run, entries = structs.replace(run_of(story), claims=()), baselines_of(story)
-    source = "baseline nvidia-h200"
+    source, slug = "baseline nvidia-h200", "nvidia-h200" if Word.SAME in words else ""
     basis = Basis(
         expected={
-            one.id: Expected(entry=entries.get(one.id), source=source, commit="c0ffee1")
+            one.id: Expected(entry=entries.get(one.id), source=source, commit="c0ffee1", slug=slug)
             for one in run.variants
         }
     )
@@ -46,7 +46,8 @@ def outcome_of(folder: Path, *words: Word | Status) -> Outcome:
     [
         ([Word.SAME], []),
         ([Word.SAME, Word.FASTER], ["to keep what is new or faster", ACCEPT]),
-        ([Word.NEW, Word.SAME], ["run again to compare", ACCEPT]),
+        ([Word.NEW, Word.SAME], ["to keep what is new or faster", ACCEPT]),
+        ([Word.NEW, Status.SKIPPED], ["run again to compare", ACCEPT]),
         ([Word.SLOWER], [*FIND, "measure", SELECT, "see what", "git diff", *REPAIR, ACCEPT]),
         ([Status.SKIPPED], []),
         ([Status.DISTURBED, Word.SAME], ["end other work", SELECT]),
