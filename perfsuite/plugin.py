@@ -145,8 +145,7 @@ Reported = Variant | ClaimInstance | Pack
 
 def is_module_id(arg: str, config: pytest.Config) -> bool:
     """Say whether an argument is the id of an item in ``MODULE``."""
-    folder = config.invocation_params.dir / MODULE
-    return arg.startswith(f"{MODULE}::") and not folder.exists()
+    return arg.startswith(f"{MODULE}::") and not (config.invocation_params.dir / MODULE).exists()
 
 
 def takes_look(item: pytest.Item) -> bool:

@@ -86,8 +86,7 @@ def dated(project: Path) -> Path:
     runs[-1] = traced(runs[-1], "new_copy", 99)
     facts = replace(FACTS, environment={**FACTS.environment, "driver": "590.1"})
     for run in runs:
-        whole = replace(run, commit="b" * 40, facts=facts)
-        kept(project / ".perfsuite", whole)
+        kept(project / ".perfsuite", replace(run, commit="b" * 40, facts=facts))
     return project
 
 

@@ -331,8 +331,10 @@ def test_the_stored_runs_are_listed_and_tell_why(
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
     assert perfsuite("--version")[1].startswith("perfsuite 0.")
+    (project / ".perfsuite" / "runs" / "29990101-000000.jsonl").touch()
     said = perfsuite("runs")[1]
-    assert 0 < said.index(B) < said.index(A)
+    assert 0 < said.index("damaged") < said.index(B) < said.index(A)
+    (project / ".perfsuite" / "runs" / "29990101-000000.jsonl").unlink()
     (project / ".perfsuite" / "history.db").write_text("no database" * 100, encoding="utf-8")
     code, said = perfsuite("why", "*softmax*")
     assert "note: the history is not shown: the history refuses" in said

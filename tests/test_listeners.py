@@ -101,8 +101,7 @@ def test_what_is_not_right_is_a_named_note(tmp_path: Path, text: str, told: str)
 
 
 def test_a_module_of_the_same_name_elsewhere_is_not_taken_for_the_pack_s(tmp_path: Path) -> None:
-    pack = replace(pack_of(tmp_path, ""), controller="json")
-    (note,) = Listeners([pack]).notes
+    (note,) = Listeners([replace(pack_of(tmp_path, ""), controller="json")]).notes
     assert "is another one of that name" in note
 
 

@@ -150,8 +150,7 @@ def test_a_merged_run_has_both_machines_canaries_and_is_accepted_and_reported(
     second = structs.replace(
         second, facts=structs.replace(second.facts, environment={"driver": "fake 2.0"})
     )
-    outcome = whole_of([second, first], tmp_path)
-    found = outcome.run
+    found = whole_of([second, first], tmp_path).run
     ends = {r.stage: {p.unit for p in r.evidence} for r in found.results if r.stage.is_canary}
     both = {"0" * 12, "1" * 12}
     assert ends == {Stage.CANARY_START: both, Stage.CANARY_END: both}

@@ -405,8 +405,7 @@ class Config:
         from perfsuite.packs.select import claims_of, select, shard_of
         from perfsuite.workers.process import load_catalogue
 
-        sources = discover(self.root, allow=self.only)
-        packs = load_catalogue(sources, tier=Tier(self.tier))
+        packs = load_catalogue(discover(self.root, allow=self.only), tier=Tier(self.tier))
         chosen_accelerator(self.device, packs)  # refuses a name that nothing has
         variants = tuple(variant for pack in packs for variant in pack.variants)
         if self.select:
