@@ -281,6 +281,8 @@ def test_a_changed_tree_is_accepted_only_by_who_says_so(project: Path) -> None:
     refuse_changed(structs.replace(run, sources={"acme": Source(wheel=Wheel("a", "1", "c"))}))
     with pytest.raises(UsageError, match="in no commit"):  # of before, or of no repository
         refuse_changed(structs.replace(run, sources={}))
+    with pytest.raises(UsageError, match=r"^the code of acme is in no commit"):  # there is none
+        refuse_changed(structs.replace(run, commit=""))
     accept(run, baselines, reason="made up", by="t")
     (folder,) = baselines.iterdir()
     facts: RunFacts = read_runs(folder, [run.id])[run.id]
