@@ -319,8 +319,7 @@ def kept_words(words: Iterable[str], paths: Collection[str]) -> Iterator[str]:
         elif word[:2] in CHOICES and not word.startswith("--"):
             yield from map(hidden, (word, *([next(given, "")] if word in CHOICES else [])))
         elif name in SETTERS or word.startswith("-o"):
-            glued = value if name in SETTERS else word[len("-o") :]
-            setting = glued or next(given, "")
+            setting = (value if name in SETTERS else word[len("-o") :]) or next(given, "")
             if setting.partition("=")[0] in INI:
                 yield hidden(f"--override-ini={setting}")
         elif word in paths:
