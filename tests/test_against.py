@@ -467,8 +467,7 @@ def test_a_crowd_on_a_card_never_seen_is_not_called_slower(
 
 
 def test_without_side_a_fresh_processes_confirm(elsewhere: Path) -> None:
-    known = git(elsewhere, "rev-parse", "HEAD~")
-    edit(elsewhere, "runs/*.json", known, "f" * 40)
+    edit(elsewhere, "runs/*.json", git(elsewhere, "rev-parse", "HEAD~"), "f" * 40)
     commit(elsewhere)
     write(elsewhere, speed=A_LITTLE_SLOWER)
     run = measure(elsewhere).run

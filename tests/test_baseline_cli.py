@@ -289,8 +289,7 @@ def test_exceptions_that_expired_or_match_nothing_are_problems(root: Path) -> No
         "repair the case and remove it, or prolong it"
     )
     assert "the quarantine of 'n=7' matches nothing; correct or remove it" in idle
-    broken = Pack(name="other", origin="", error="oh")
-    idle = problems(root, MEMORY, broken)[1]
+    idle = problems(root, MEMORY, Pack(name="other", origin="", error="oh"))[1]
     assert "matches nothing of the packs that can be listed (not other)" in idle
     path.write_text("[[waiver]\n")
     (line,) = problems(root)

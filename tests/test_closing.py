@@ -14,7 +14,7 @@ from options_data import OPTIONS
 from report_data import STORY, baselines_of, run_of
 
 from perfsuite.history.store import History
-from perfsuite.model import Expected, Revision, Status, Word
+from perfsuite.model import Expected, Revision, Status, Word, because
 from perfsuite.report import files as render
 from perfsuite.report.files import FILES
 from perfsuite.run.accept import accept
@@ -71,6 +71,11 @@ def test_what_is_unclear_is_told_how_it_is_decided(tmp_path: Path) -> None:
     outcome = outcome_of(tmp_path, Word.UNCLEAR)
     lines = close(outcome, replace(OPTIONS, report=tmp_path)).lines
     assert any(line.endswith(" --perf-against=c0ffee1") for line in lines)
+    # What the clone lacks can be no side A, and has no diff.
+    (verdict,) = outcome.run.verdicts
+    lacking = structs.replace(verdict, reasons=(because("shallow", code="x", remedy="fetch"),))
+    lacks = replace(outcome, run=outcome.run.having(verdicts=[lacking]))
+    assert "c0ffee1" not in str(close(lacks, replace(OPTIONS, report=tmp_path)).lines)
     against = structs.replace(outcome.run, against=Revision(commit="abc", name="HEAD"))
     lines = close(replace(outcome, run=against), replace(OPTIONS, report=tmp_path)).lines
     assert "=12</code>" in (tmp_path / outcome.run.id / "index.html").read_text("utf-8")

@@ -17,6 +17,8 @@ from perfsuite.stats import grouped
 # A cause has so many facts, so many variants are selected by name, and the next steps are those of
 # so many words, and of what moved.
 MOST_FACTS, MOST_NAMED, MOST_KINDS = 4, 4, 3
+# Reasons for which a baseline's commit is not here.
+LACKING = {"shallow", "squashed"}
 # What to do about variants of a word, beside the command that measures them again.
 REMEDIES = {
     "wrong": "repair the result, then measure again",
@@ -241,8 +243,10 @@ def advice(run_view: RunView) -> Iterator[Step]:
 def _beside(run_view: RunView, moved: Group) -> Iterator[Step]:
     """Say how what moved is decided and understood, beside the code that it is compared with."""
     run, base = run_view.run, run_view.bases[0][0] if run_view.bases else ""
-    is_known = bool(base) and "-" not in base  # a tree that was changed is in no commit
     old, now, one = view.commit(base), view.commit(run.commit) * (not run.is_dirty), moved.first
+    kinds = {each.kind for each in one.verdict.reasons} if one.verdict else set()
+    # A tree that was changed is in no commit; another commit is not in every clone.
+    is_known = bool(base) and "-" not in base and LACKING.isdisjoint(kinds)
     if moved.mark.word == "slower":
         why = f"perfsuite why {shlex.quote(one.id)} --run {run.id}"
         yield Step("see why it got slower", why, f"#{one.anchor}")
