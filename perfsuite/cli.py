@@ -574,7 +574,9 @@ def judged_against(run: Run, before: Run) -> RunView:
         # A confirmation replaces its screen.
         variants.append(replace(one, expected=expected, results=(one.last,) if one.last else ()))
     verdicts = judge(replace(run, variants=tuple(variants)))
-    judged = replace(run.having(verdicts=verdicts), claims=(), notes=())
+    gone = sorted(entries.keys() - {one.id for one in run.every})
+    told = f"{view.count(len(gone), 'variant')} not in this run, as {', '.join(gone[:3])}"
+    judged = replace(run.having(verdicts=verdicts), claims=(), notes=(told,) if gone else ())
     return read(judged, baselines=entries, source=source, previous=before)
 
 
