@@ -1167,8 +1167,7 @@ class BaselineEntry(Record, frozen=True, kw_only=True):
 
     def run_of(self, cards: Iterable[str]) -> str:
         """Return the run that measured the first of these that it knows, else the reference's."""
-        own = (card for card in cards if card in self.cards)
-        return self.runs.get(next(own, ""), self.run)
+        return self.runs.get(next((each for each in cards if each in self.cards), ""), self.run)
 
 
 # Files of before hold p values and cards of verdicts, too.

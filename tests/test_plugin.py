@@ -335,6 +335,7 @@ def test_what_is_not_to_fail_is_not_said_to_fail(project: pytest.Pytester) -> No
         (["--perf-fail-on", "sluggish"], "slower"),
         (["-o", "perf_counters=maybe"], "perf_counters: "),
         (["--perf-processes", "0"], "'0'"),
+        (["--perf-processes", "1001"], "'1001' is no whole number from 1 to 1000"),
         (["-operf_gate=lots"], "perf_gate: 'lots' is not"),
         (["--perf-tier", "huge"], "nightly"),
         (["--perf-device", "tpu"], "unknown device 'tpu'"),

@@ -457,8 +457,7 @@ def test_of_several_packs_one_that_cannot_be_listed_stays_out(project: Path) -> 
     old = Source.at(commit(project, other=f"import gone\n{second}"))
     (project / "other.py").write_text(second, encoding="utf-8")
     both = (str(project / "acme.py"), str(project / "other.py"))
-    config = Config(root=project, device="fake", only=both).chosen()
-    found = sides(config, old)
+    found = sides(Config(root=project, device="fake", only=both).chosen(), old)
     assert {name.partition(".")[0] for name in found.compared} == {"acme"}
     assert {each.kind for each in found.missing.values()} == {"no_build"}
     assert {name.partition(".")[0] for name in found.missing} == {"other"}

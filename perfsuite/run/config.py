@@ -57,6 +57,8 @@ FAIL_ON = ",".join((*Policy().fail_on, *Settings().failing))
 # Of a time limit: when no variant of a round begins to be screened any more, of what was left when
 # the round began; and when none is confirmed. The rest is for claims, traces and the unforeseen.
 SCREEN_END, CONFIRM_END = 0.75, 0.9
+# Of a variant. All are planned at once: a number without end would take all memory.
+MOST_PROCESSES = 1000
 
 
 class TimeLimit(msgspec.Struct, frozen=True):
@@ -137,8 +139,8 @@ def _whole(text: str) -> int:
 
 
 def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MOST_PROCESSES):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to {MOST_PROCESSES}")
     return int(text)
 
 
