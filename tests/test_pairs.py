@@ -125,8 +125,7 @@ def test_what_lies_beyond_the_threshold_is_not_the_same() -> None:
 def test_one_process_far_away_hides_no_change() -> None:
     steady = [Timing("gpu", 100.0 + 0.02 * n, 190_000.0 + 38 * n) for n in range(6)]
     moved = [Timing("gpu", 1.008 * one.time_us, 1.008 * (one.cycles or 0.0)) for one in steady]
-    astray = [*steady[:5], Timing("gpu", 110.0, 209_000.0)]
-    found = shift(astray, moved)
+    found = shift([*steady[:5], Timing("gpu", 110.0, 209_000.0)], moved)
     assert (found.word, found.change.threshold) == (Word.SLOWER, 0.0025)
 
 
