@@ -65,8 +65,7 @@ def plain(text: str, *, most: int = TEXT_CHARACTERS, instead: str = REPLACEMENT)
     # A class of text of somebody else's may say that it is printable, or bring markup of its own.
     text = str.__str__(text)
     if len(text) > most:
-        left_out = len(text) - most
-        told = f" [{left_out} characters left out] "
+        told = f" [{len(text) - most} characters left out] "
         half = most // 2
         text = f"{text[:half]}{told}{text[-half:]}"
     if text.isprintable():

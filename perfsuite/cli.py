@@ -14,7 +14,7 @@ import webbrowser
 from argparse import ArgumentTypeError
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import distributions
@@ -30,7 +30,7 @@ from msgspec.structs import replace
 from typer.core import TyperArgument
 
 import perfsuite
-from perfsuite.boundary import PerfError, UsageError, from_environment, user_name
+from perfsuite.boundary import PerfError, StoreError, UsageError, from_environment, user_name
 from perfsuite.devices.protocol import Gang, join_elastic, listed
 from perfsuite.hooks import features
 from perfsuite.judge.noise import entries_of
@@ -310,18 +310,20 @@ def report(
 @app.command()
 def runs() -> None:
     """List the stored runs, the newest first."""
-    rows, project = [], find_project()
-    stored_run(project)  # refused where there is none
-    for path in list_runs(project.folder):
-        found = load_run(path)
-        words = {one.variant: one.status.value for one in found.asked if one.status != "ok"}
-        words |= {verdict.variant: verdict.word.value for verdict in found.verdicts}
-        told = view.tallied(view.tallies(map(view.mark, words.values()))) or "no verdict"
-        when, commit = found.started.replace("T", " ")[:16], view.commit(found.commit)
-        outcome = told if found.finished else "interrupted"
-        rows.append((found.id, when, found.sku.slug, commit, outcome))
+    if not (paths := list_runs(find_project().folder)):
+        stored_run(find_project())  # refuses: there is none
+    told = {p.stem: (p.stem, "", "", "", f"damaged: perfsuite report {p.stem}") for p in paths}
+    for path in paths:
+        with suppress(StoreError):
+            found = load_run(path)
+            words = {one.variant: one.status.value for one in found.asked if one.status != "ok"}
+            words |= {verdict.variant: verdict.word.value for verdict in found.verdicts}
+            outcome = view.tallied(view.tallies(map(view.mark, words.values()))) or "no verdict"
+            outcome = outcome if found.finished else "interrupted"
+            when, commit = found.started.replace("T", " ")[:16], view.commit(found.commit)
+            told[path.stem] = (found.id, when, found.sku.slug, commit, outcome)
     columns = ("run", "started, UTC", "SKU", "commit", "outcome")
-    say_table(view.count(len(rows), "run"), columns, rows)
+    say_table(view.count(len(told), "run"), columns, told.values())
 
 
 @app.command()
@@ -572,7 +574,9 @@ def judged_against(run: Run, before: Run) -> RunView:
         # A confirmation replaces its screen.
         variants.append(replace(one, expected=expected, results=(one.last,) if one.last else ()))
     verdicts = judge(replace(run, variants=tuple(variants)))
-    judged = replace(run.having(verdicts=verdicts), claims=(), notes=())
+    gone = sorted(entries.keys() - {one.id for one in run.every})
+    told = f"{view.count(len(gone), 'variant')} not in this run, as {', '.join(gone[:3])}"
+    judged = replace(run.having(verdicts=verdicts), claims=(), notes=(told,) if gone else ())
     return read(judged, baselines=entries, source=source, previous=before)
 
 

@@ -726,6 +726,7 @@ class Settings(Record, frozen=True, kw_only=True):
     A process takes a block of ``samples`` in each of its ``rounds``. Of a screen of what a
     device times itself, paced, ``screen_rounds`` are enough: what is left then is what processes
     and cards differ by. Blocks that the host times are short, and ``host_rounds`` as many.
+    ``failing`` are the statuses that fail a run.
     """
 
     processes: Count = 2
@@ -741,6 +742,7 @@ class Settings(Record, frozen=True, kw_only=True):
     block_limit_s: float = 60.0
     check_only: bool = False
     seed: int = 0
+    failing: tuple[str, ...] = ("crashed", "error", "timed-out", "wrong")
 
     def rounds_of(self, stage: Stage, *, is_paced: bool, by_host: bool = False) -> int:
         """Return how many blocks a process takes, paced by a device's own clock or not.
@@ -1165,8 +1167,7 @@ class BaselineEntry(Record, frozen=True, kw_only=True):
 
     def run_of(self, cards: Iterable[str]) -> str:
         """Return the run that measured the first of these that it knows, else the reference's."""
-        own = (card for card in cards if card in self.cards)
-        return self.runs.get(next(own, ""), self.run)
+        return self.runs.get(next((each for each in cards if each in self.cards), ""), self.run)
 
 
 # Files of before hold p values and cards of verdicts, too.

@@ -9,7 +9,7 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -145,8 +145,7 @@ Reported = Variant | ClaimInstance | Pack
 
 def is_module_id(arg: str, config: pytest.Config) -> bool:
     """Say whether an argument is the id of an item in ``MODULE``."""
-    folder = config.invocation_params.dir / MODULE
-    return arg.startswith(f"{MODULE}::") and not folder.exists()
+    return arg.startswith(f"{MODULE}::") and not (config.invocation_params.dir / MODULE).exists()
 
 
 def takes_look(item: pytest.Item) -> bool:
@@ -349,13 +348,13 @@ class PerfSession:
             reported = [each for item in session.items for each in reported_by(item)]
             variants = [each for each in reported if isinstance(each, Variant)]
             claims = [each for each in reported if isinstance(each, ClaimInstance)]
-            if variants or claims:
-                self._guarded(lambda: self._measure(chosen.narrowed(variants, claims), variants))
+            if own := {v.id for v in variants} | {c.id for c in claims}:
+                self._guarded(lambda: self._measure(chosen.narrowed(variants, claims), own))
         if self.panels:  # quick looks are timed alone
             self.panels.close()
         return (yield)
 
-    def _measure(self, asked: Config, variants: list[Variant]) -> None:
+    def _measure(self, asked: Config, own: Collection[str]) -> None:
         from perfsuite.report.terminal import Ticker, accounts_of, bare_accounts, summary
         from perfsuite.run.finish import close
         from perfsuite.run.run import execute
@@ -365,13 +364,13 @@ class PerfSession:
         if self.panels:
             self.panels.close()
         self.closing = close(outcome, asked)
-        self.accounts = bare_accounts(outcome.run, self.asked)
+        self.accounts = bare_accounts(outcome.run)
         if run_view := self.run_view:
             told = functools.partial(accounts_of, run_view, self.asked)
             self.accounts = outcome.steps.take("items say less", told, self.accounts)
-            own = {each.id for each in variants}
-            for name in (o.id for o in run_view.variants if o.fails and o.id not in own):
-                outcome.steps.add(name, "fails, and was measured for a claim alone")
+            # Of a claim's sides, or of a run that goes on with a narrower selection.
+            for name in (n for n, each in self.accounts.items() if each.fails and n not in own):
+                outcome.steps.add(name, "fails, and no test of this session reports it")
             width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
             is_verbose = self.config.option.verbose > 0
             lines = functools.partial(summary, run_view, is_verbose=is_verbose, width=width)

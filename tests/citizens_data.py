@@ -40,7 +40,9 @@ def citizen_in(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, **files: str
 ) -> pytest.Pytester:
     """A project with a pack whose second variant is wrong, and an ordinary test, or others."""
-    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "COLUMNS", "LINES"):
+    # A worker of our own tests' xdist is not to make these sessions its workers.
+    workers = [name for name in os.environ if name.startswith("PYTEST_XDIST")]
+    for name in (*workers, "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "COLUMNS", "LINES"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")

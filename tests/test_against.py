@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from against_data import (
@@ -514,7 +515,7 @@ def test_pairs_that_were_taken_are_not_taken_again(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     write(elsewhere, speed=A_LITTLE_SLOWER)
-    monkeypatch.setattr(f"perfsuite.run.run.{where}", _stop)
+    monkeypatch.setattr(f"perfsuite.run.run.{where}", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         measure(elsewhere)
     monkeypatch.undo()
@@ -527,10 +528,6 @@ def test_pairs_that_were_taken_are_not_taken_again(
     # Another run takes pairs of its own.
     assert words(measure(elsewhere).run)["two"] == "slower"
     assert len(list_runs(elsewhere / ".perfsuite" / "settled")) == 2
-
-
-def _stop(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 def test_of_many_codes_the_newest_are_side_a(

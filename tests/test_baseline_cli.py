@@ -11,7 +11,7 @@ from against_data import commit, git
 from msgspec.structs import replace
 from store_data import FACTS, finished, kept, variant
 from test_cli import PACK, STEADY, A, B, Command, project
-from test_propose import night, nights
+from test_propose import night, nights, root
 
 from perfsuite.boundary import UsageError
 from perfsuite.model import Confirmation, Pack, Run, Tier, Trace, TracedKernel, Verdict, Word
@@ -21,7 +21,7 @@ from perfsuite.run.accept import accept
 from perfsuite.run.config import OTHERS, paths_of, setting
 from perfsuite.store.runs import RunFile
 
-__all__ = ["project"]  # a fixture
+__all__ = ["project", "root"]  # fixtures
 
 TODAY = date(2026, 11, 22)
 COPY = variant("copy", 1024)
@@ -183,12 +183,6 @@ def test_lint_exits_1_with_a_line_for_each_problem(perfsuite: Command, dated: Pa
 
 
 MEMORY = Pack(name="memory", origin="", variants=(COPY, variant("copy", 2048)))
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    accept(night({"copy": 100.0}, 1), tmp_path, reason="first", by="Ann")
-    return tmp_path
 
 
 def problems(root: Path, *packs: Pack, today: date = TODAY, tier: Tier | None = None) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from citizens_data import PACK, RIGHT, ROOT, citizen_in, loaded, perf, plain
+from citizens_data import PACK, RIGHT, ROOT, loaded, perf, plain
+from test_steps import project
 
 from perfsuite.plugin import REFUSED, pytest_cmdline_main
 
+__all__ = ["project"]  # a fixture
 pytest_plugins = ["pytester"]
 
 BENCHMARKS = "def test_fast(benchmark): assert benchmark(len, 'abc') == 3\n"
@@ -47,14 +48,6 @@ class TestUnit(unittest.TestCase):
     def test_unit(self):
         with self.subTest(n=1): self.assertEqual(answer(), 42)
 '''
-
-
-@pytest.fixture
-def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    # A worker of our own tests' xdist is not to make these sessions its workers.
-    for name in [name for name in os.environ if name.startswith("PYTEST_XDIST")]:
-        monkeypatch.delenv(name)
-    return citizen_in(pytester, monkeypatch)
 
 
 def test_a_project_s_own_tests_and_other_plugins_do_their_work(project: pytest.Pytester) -> None:

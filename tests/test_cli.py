@@ -195,7 +195,7 @@ def test_pairs_with_an_environment_are_held_against_no_baseline(
     assert (code, held in page, "git diff" in page) == (0, True, False)
 
 
-def test_compare_judges_one_run_against_another(perfsuite: Command) -> None:
+def test_compare_judges_one_run_against_another(perfsuite: Command, project: Path) -> None:
     code, said = perfsuite("compare", A, B)
     table = said.partition("  verdict ")[2]
     lines = {line.split()[0]: line for line in table.splitlines() if "[n=1024]" in line}
@@ -209,6 +209,8 @@ def test_compare_judges_one_run_against_another(perfsuite: Command) -> None:
     assert "softmax" in Path("c.html").read_text("utf-8")
     assert "slower by 10" in Path("c.md").read_text("utf-8")
     assert perfsuite("compare", A)[0] == 2
+    kept(project / ".perfsuite", finished({"copy": 300.0}, run_id="20261123"))
+    assert "note: 1 variant not in this run, as comp" in perfsuite("compare", A, "20261123")[1]
     code, said = perfsuite("compare", A, B, A, "--html", "three.html")
     assert (code, "compute.softmax[n=1024]" in said) == (0, True)
     assert "side by side" in Path("three.html").read_text("utf-8")
@@ -330,8 +332,10 @@ def test_the_stored_runs_are_listed_and_tell_why(
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
     assert perfsuite("--version")[1].startswith("perfsuite 0.")
+    (project / ".perfsuite" / "runs" / "29990101-000000.jsonl").touch()
     said = perfsuite("runs")[1]
-    assert 0 < said.index(B) < said.index(A)
+    assert 0 < said.index("damaged") < said.index(B) < said.index(A)
+    (project / ".perfsuite" / "runs" / "29990101-000000.jsonl").unlink()
     (project / ".perfsuite" / "history.db").write_text("no database" * 100, encoding="utf-8")
     code, said = perfsuite("why", "*softmax*")
     assert "note: the history is not shown: the history refuses" in said

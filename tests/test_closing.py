@@ -14,7 +14,7 @@ from options_data import OPTIONS
 from report_data import STORY, baselines_of, run_of
 
 from perfsuite.history.store import History
-from perfsuite.model import Expected, Revision, Status, Word
+from perfsuite.model import Expected, Revision, Status, Word, because
 from perfsuite.report import files as render
 from perfsuite.report.files import FILES
 from perfsuite.run.accept import accept
@@ -31,10 +31,10 @@ REPAIR = ("repair it", SELECT, "only if the change")
 def outcome_of(folder: Path, *words: Word | Status) -> Outcome:
     story = tuple({told.word: told for told in STORY if told.word in words}.values())
     run, entries = structs.replace(run_of(story), claims=()), baselines_of(story)
-    source = "baseline nvidia-h200"
+    source, slug = "baseline nvidia-h200", "nvidia-h200" if Word.SAME in words else ""
     basis = Basis(
         expected={
-            one.id: Expected(entry=entries.get(one.id), source=source, commit="c0ffee1")
+            one.id: Expected(entry=entries.get(one.id), source=source, commit="c0ffee1", slug=slug)
             for one in run.variants
         }
     )
@@ -46,7 +46,8 @@ def outcome_of(folder: Path, *words: Word | Status) -> Outcome:
     [
         ([Word.SAME], []),
         ([Word.SAME, Word.FASTER], ["to keep what is new or faster", ACCEPT]),
-        ([Word.NEW, Word.SAME], ["run again to compare", ACCEPT]),
+        ([Word.NEW, Word.SAME], ["to keep what is new or faster", ACCEPT]),
+        ([Word.NEW, Status.SKIPPED], ["run again to compare", ACCEPT]),
         ([Word.SLOWER], [*FIND, "measure", SELECT, "see what", "git diff", *REPAIR, ACCEPT]),
         ([Status.SKIPPED], []),
         ([Status.DISTURBED, Word.SAME], ["end other work", SELECT]),
@@ -70,6 +71,11 @@ def test_what_is_unclear_is_told_how_it_is_decided(tmp_path: Path) -> None:
     outcome = outcome_of(tmp_path, Word.UNCLEAR)
     lines = close(outcome, replace(OPTIONS, report=tmp_path)).lines
     assert any(line.endswith(" --perf-against=c0ffee1") for line in lines)
+    # What the clone lacks can be no side A, and has no diff.
+    (verdict,) = outcome.run.verdicts
+    lacking = structs.replace(verdict, reasons=(because("shallow", code="x", remedy="fetch"),))
+    lacks = replace(outcome, run=outcome.run.having(verdicts=[lacking]))
+    assert "c0ffee1" not in str(close(lacks, replace(OPTIONS, report=tmp_path)).lines)
     against = structs.replace(outcome.run, against=Revision(commit="abc", name="HEAD"))
     lines = close(replace(outcome, run=against), replace(OPTIONS, report=tmp_path)).lines
     assert "=12</code>" in (tmp_path / outcome.run.id / "index.html").read_text("utf-8")

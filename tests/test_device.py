@@ -309,8 +309,7 @@ def test_what_is_left_behind_is_seen_however_slow_the_device(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for seed in range(10):
-        draw = random.Random(seed)  # noqa: S311 - no secret
-        device = SlowDevice(spent_us, partial(ANSWERS[answer], draw))
+        device = SlowDevice(spent_us, partial(ANSWERS[answer], random.Random(seed)))  # noqa: S311
         monkeypatch.setattr(time, "perf_counter", lambda device=device: device.now_us / 1e6)
         assert device.joins() is joins
         assert device.launches in launches

@@ -233,8 +233,7 @@ def test_the_site_builds_without_a_warning_and_needs_no_network(tmp_path: Path) 
 
 def _named(page: str, row: str) -> set[str]:
     """Return what stands as code in the first cells of a table, or in the one row that is named."""
-    text = (ROOT / "docs" / page).read_text("utf-8")
-    cells = re.findall(row, text, re.MULTILINE)
+    cells = re.findall(row, (ROOT / "docs" / page).read_text("utf-8"), re.MULTILINE)
     return set(re.findall(r"`([^`]+)`", " ".join(cells)))
 
 

@@ -98,8 +98,7 @@ def test_what_is_excepted_fails_nothing(
     ],
 )
 def test_a_bad_file_names_line_and_remedy(tmp_path: Path, text: str, where: str, what: str) -> None:
-    path = tmp_path / "exceptions.toml"
-    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    (tmp_path / "exceptions.toml").write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(StoreError, match=what) as caught:
         Exceptions.load([tmp_path], TODAY)
     assert where in caught.value.where

@@ -71,8 +71,8 @@ def start(project: Path, *by: str, **more: str) -> subprocess.Popen[str]:
         "PERFSUITE_LOCKS": str(project),
     }
     return subprocess.Popen(
-        [*script, "--perf-packs=acme.py"],
-        cwd=project,
+        [*script, f"--perf-packs={project / 'acme.py'}"],
+        cwd=project / more.pop("FOLDER", "."),
         env=kept | own | more,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -128,6 +128,10 @@ def test_nights_are_stopped_resumed_judged_and_proposed(
     assert {path: path.read_bytes() for path in project.glob("baselines/**/*.json")} == stored
     code, told = night(project, PERF_SHARD="1/100000", PERF_TIME="10m")
     assert (code, "nothing was measured: ended with 0" in told) == (0, True), told
+    # From a folder below the project's root, where the runs are.
+    (project / "below" / "go").mkdir(parents=True)
+    assert night(project, FOLDER="below", FASTER="0.5")[0] == 0
+    assert "| faster" in (project / "below" / "perf-night" / "proposal.md").read_text("utf-8")
 
 
 def test_a_wrong_setting_or_a_machine_in_use_is_told_before_anything_is_deleted(

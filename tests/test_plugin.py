@@ -309,8 +309,16 @@ def test_a_broken_pack_fails_one_item_and_the_others_run(project: pytest.Pyteste
 def test_a_claim_brings_variants_which_may_fail_the_run(project: pytest.Pytester) -> None:
     result = perf(project, "-k", "test_claim", "--perf-fail-on=new")
     result.assert_outcomes(passed=1, deselected=4)
-    result.stdout.fnmatch_lines(["2 variants on *2 new*", "acme.double*, *: fails, *a claim alone"])
+    result.stdout.fnmatch_lines(["2 variants on *2 new*", "acme.double*, *: fails, *no test of *"])
     assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_what_is_not_to_fail_is_not_said_to_fail(project: pytest.Pytester) -> None:
+    result = perf(project, "-k", "wrong", "--perf-fail-on=slower")
+    result.stdout.fnmatch_lines(["1 variant on *: 1 wrong", "  acme.wrong?n=1?: wrong"])
+    (found,) = project.path.glob("reports/*/verdict.json")
+    assert '"fails":true' not in found.read_text("utf-8")
+    assert result.ret == pytest.ExitCode.OK
 
 
 @pytest.mark.parametrize(
@@ -326,6 +334,7 @@ def test_a_claim_brings_variants_which_may_fail_the_run(project: pytest.Pytester
         (["--perf-fail-on", "sluggish"], "slower"),
         (["-o", "perf_counters=maybe"], "perf_counters: "),
         (["--perf-processes", "0"], "'0'"),
+        (["--perf-processes", "1001"], "'1001' is no whole number from 1 to 1000"),
         (["-operf_gate=lots"], "perf_gate: 'lots' is not"),
         (["--perf-tier", "huge"], "nightly"),
         (["--perf-device", "tpu"], "unknown device 'tpu'"),

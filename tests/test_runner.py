@@ -282,6 +282,8 @@ def test_an_interrupted_run_goes_on_where_it_stopped(place: Place) -> None:
     [
         ({}, ""),
         ({"facts": structs.replace(run_of().facts, unit="b" * 12)}, "on another unit of"),
+        ({"facts": structs.replace(run_of().facts, environment={"driver": "5"})}, "driver was 5"),
+        ({"facts": structs.replace(run_of().facts, state={"ecc": "off"})}, "ecc was off and is on"),
         ({"against": model.Revision(commit="a" * 40, name="main")}, "was compared with revision"),
         ({"variants": run_of().variants[:1]}, "was not asked for "),
     ],

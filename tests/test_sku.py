@@ -84,12 +84,12 @@ def project(tmp_path: Path) -> Path:
 
 def test_an_edit_of_code_changes_the_digest_committed_or_not(project: Path) -> None:
     found = [code_digest(project, ())]
-    for name in ("src/kernel.cu", "src/new.py", "top.py"):
+    for name in ("src/kernel.cu", "src/new.py", "top.py", "gemm.hip", "tile.inl"):
         (project / name).write_text("two")
         found.append(code_digest(project / "src", ()))
         commit(project)
         assert code_digest(project, ()) == found[-1]
-    assert len(set(found)) == 4
+    assert len(set(found)) == 6
     for name in ("README.md", "build/x.py", ".perfsuite/run.jsonl", "log.txt"):
         (project / name).parent.mkdir(exist_ok=True)
         (project / name).write_text("new")

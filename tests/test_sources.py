@@ -99,11 +99,6 @@ def sides(config: Config, source: Source) -> Sides:
         return open_sides(replace(config, source=source), config.variants, stack)
 
 
-def measured_beside(config: Config, source: Source) -> Run:
-    """Measure the tree beside a source, as beside a revision."""
-    return execute(replace(config, source=source), Log(), SERVERS).run
-
-
 def refused(config: Config, source: Source) -> dict[str, Any]:
     """Return the kind and facts of why a source can be nobody's side A."""
     with pytest.raises(NoSideAError) as caught:
@@ -286,6 +281,8 @@ def test_a_changed_tree_is_accepted_only_by_who_says_so(project: Path) -> None:
     refuse_changed(structs.replace(run, sources={"acme": Source(wheel=Wheel("a", "1", "c"))}))
     with pytest.raises(UsageError, match="in no commit"):  # of before, or of no repository
         refuse_changed(structs.replace(run, sources={}))
+    with pytest.raises(UsageError, match=r"^the code of acme is in no commit"):  # there is none
+        refuse_changed(structs.replace(run, commit=""))
     accept(run, baselines, reason="made up", by="t")
     (folder,) = baselines.iterdir()
     facts: RunFacts = read_runs(folder, [run.id])[run.id]
@@ -453,8 +450,7 @@ def test_of_several_packs_one_that_cannot_be_listed_stays_out(project: Path) -> 
     old = Source.at(commit(project, other=f"import gone\n{second}"))
     (project / "other.py").write_text(second, encoding="utf-8")
     both = (str(project / "acme.py"), str(project / "other.py"))
-    config = Config(root=project, device="fake", only=both).chosen()
-    found = sides(config, old)
+    found = sides(Config(root=project, device="fake", only=both).chosen(), old)
     assert {name.partition(".")[0] for name in found.compared} == {"acme"}
     assert {each.kind for each in found.missing.values()} == {"no_build"}
     assert {name.partition(".")[0] for name in found.missing} == {"other"}
@@ -548,7 +544,8 @@ def test_a_wheel_is_known_by_its_record_and_another_is_unpacked_from_a_folder(
         assert str(found.revision) == "acme-perf 1.0"
         assert len(found.compared) == 2
     config = replace(installed(tmp_path, wheels=(wheels,)), settings=PAIRS)
-    assert words(measured_beside(config, before)) == {"one": "same", "two": "slower"}
+    beside = execute(replace(config, source=before), Log(), SERVERS)
+    assert words(beside.run) == {"one": "same", "two": "slower"}
 
 
 def test_a_wheel_that_leads_elsewhere_is_not_unpacked(tmp_path: Path, site: Path) -> None:

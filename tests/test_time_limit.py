@@ -198,8 +198,7 @@ def test_what_has_no_room_after_a_resume_is_not_said_to_be_too_long(tmp_path: Pa
         limit = TimeLimit(seconds, spent_s)
         found = fit_of(run, asked, limit=limit, entries={}, devices=1)
         assert found.chosen([one.variant for one in run.variants]) == ()
-        left = found.cut(run.having(results=())).left_out
-        (why,) = {each.reason for each in left}
+        (why,) = {each.reason for each in found.cut(run.having(results=())).left_out}
         reasons.append(why)
     resumed = "--perf-time 2m has no room: no baseline, ok when last measured, 2020-01-01"
     assert reasons[:2] == [resumed, resumed]

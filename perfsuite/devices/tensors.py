@@ -418,8 +418,7 @@ def open_guest() -> tuple[Device, contextlib.AbstractContextManager[object]]:
             if torch.cuda.current_device() != 0:
                 remedy = "make it torch's current one"
                 raise DeviceError("only the first GPU has stamps", remedy=remedy)
-        device = open_device("cuda")
-        return device, torch.cuda.stream(torch.cuda.current_stream())
+        return open_device("cuda"), torch.cuda.stream(torch.cuda.current_stream())
     except ImportError as error:
         remedy = "pip install 'perfsuite[torch]'"
         raise DeviceError(f"GPU clocks need {error.name or 'cuda-core'}", remedy=remedy) from error

@@ -106,8 +106,7 @@ def check(
         known_error=comparison.known_error, limit=comparison.limit, flops=flops
     )
     if is_thorough:
-        result = _written(returned, data)
-        made = [*device.mistakes(result, expected, earlier, built.tolerance)]
+        made = [*device.mistakes(_written(returned, data), expected, earlier, built.tolerance)]
         for mistake, control in made:
             _refuse_control(control, f": {mistake}")
         controls = built.wrong if isinstance(built.wrong, tuple) else (built.wrong,)

@@ -39,6 +39,11 @@ case $? in
     ;;
 esac
 
+# Runs lie below the project's root; this folder may be one below it.
+root=$("$python" -c 'from perfsuite.run.project import find_project; print(find_project().root)')
+reports=$out/reports
+[ "$root" = "$(pwd -P)" ] || reports=$(cd "$out" && pwd -P)/reports
+
 run=
 stop() { [ -n "$run" ] && kill -INT "$run" 2>/dev/null; }
 trap stop INT TERM HUP
@@ -49,7 +54,7 @@ options=(--perf-resume=auto "--perf-tier=$tier" "--perf-device=$device")
 heed='import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL)
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])'
 "$python" -c "$heed" -m pytest --perf "${options[@]}" \
-    "--junitxml=$out/junit.xml" "--perf-report=$out/reports" "$@" </dev/null &
+    "--junitxml=$out/junit.xml" "--perf-report=$reports" "$@" </dev/null &
 run=$!
 # A signal ends the waiting, not the run.
 code=0
@@ -63,7 +68,8 @@ run=
 trap - INT TERM HUP
 
 # This night's file: an earlier one is no result of it, though it sorts last if the clock was set.
-newest=$(find .perfsuite/runs -name '*.jsonl' -newer "$out/doctor.txt" 2>/dev/null | sort | tail -n 1)
+[ -d .perfsuite ] && root=.
+newest=$(find "$root/.perfsuite/runs" -name '*.jsonl' -newer "$out/doctor.txt" 2>/dev/null | sort | tail -n 1)
 if [ -z "$newest" ]; then
     say "nothing was measured: ended with $code"
     exit "$code"

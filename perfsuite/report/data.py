@@ -192,7 +192,7 @@ class VariantView(model.VariantRun, frozen=True, kw_only=True, dict=True):
     @property
     def fails(self) -> bool:
         """Say whether the variant alone fails the run."""
-        is_bad = self.mark.tone == "fail" or self.unmeasured is not None
+        is_bad = self.mark.word in self.run.settings.failing or self.unmeasured is not None
         return is_bad or bool(self.verdict and self.verdict.fails)
 
     @property

@@ -17,6 +17,8 @@ from perfsuite.stats import grouped
 # A cause has so many facts, so many variants are selected by name, and the next steps are those of
 # so many words, and of what moved.
 MOST_FACTS, MOST_NAMED, MOST_KINDS = 4, 4, 3
+# Reasons for which a baseline's commit is not here.
+LACKING = {"shallow", "squashed"}
 # What to do about variants of a word, beside the command that measures them again.
 REMEDIES = {
     "wrong": "repair the result, then measure again",
@@ -240,8 +242,10 @@ def advice(run_view: RunView) -> Iterator[Step]:
 def _beside(run_view: RunView, moved: Group) -> Iterator[Step]:
     """Say how what moved is decided and understood, beside the code that it is compared with."""
     run, base = run_view.run, run_view.bases[0][0] if run_view.bases else ""
-    is_known = bool(base) and "-" not in base  # a tree that was changed is in no commit
     old, now, one = view.commit(base), view.commit(run.commit) * (not run.is_dirty), moved.first
+    kinds = {each.kind for each in one.verdict.reasons} if one.verdict else set()
+    # A tree that was changed is in no commit; another commit is not in every clone.
+    is_known = bool(base) and "-" not in base and LACKING.isdisjoint(kinds)
     if moved.mark.word == "slower":
         why = f"perfsuite why {shlex.quote(one.id)} --run {run.id}"
         yield Step("see why it got slower", why, f"#{one.anchor}")
@@ -265,7 +269,9 @@ def _accepted(run_view: RunView, tones: set[str]) -> Iterator[Step]:
     """Offer to accept a run; nobody is asked to accept what did not change, or what is wrong."""
     accept = f'perfsuite baseline accept {run_view.run.id} --reason "..."'
     words = run_view.counts
-    if 2 * words["new"] >= len(run_view.ran) > 0 and not tones:
+    # Where a SKU has baselines, what they lack is compared with nothing, however often it runs.
+    is_first = not any(one.expected.slug for one in run_view.ran)
+    if is_first and 2 * words["new"] >= len(run_view.ran) > 0 and not tones:
         yield Step("run again to compare with this run, or accept it", accept)
     elif tones - {"unclear", "faster"}:
         yield Step("only if the change is intended, accept the new numbers", accept)

@@ -65,7 +65,7 @@ class Account:
 
 def accounts_of(run_view: RunView, config: Config) -> Mapping[str, Account]:
     """Return the account of every variant and claim of a run, by id."""
-    bare, texts = bare_accounts(run_view.run, config), _texts()
+    bare, texts = bare_accounts(run_view.run), _texts()
     found = {}
     for one in run_view.variants:
         known = bare.get(one.id, Account(skipped=True))
@@ -94,9 +94,9 @@ def accounts_of(run_view: RunView, config: Config) -> Mapping[str, Account]:
     return found
 
 
-def bare_accounts(run: Run, config: Config) -> Mapping[str, Account]:
+def bare_accounts(run: Run) -> Mapping[str, Account]:
     """Return what items say where their accounts cannot be made: the word and its reason alone."""
-    failing = config.failing
+    failing = run.settings.failing
     told: list[tuple[str, str, str, bool, bool]] = [
         (r.variant, r.status, r.reason, r.status in failing, r.status == "ok") for r in run.asked
     ]

@@ -180,9 +180,10 @@ def _standing(run: Run, old: BaselineEntry, new: BaselineEntry, then: Source | N
 def refuse_changed(run: Run, select: Sequence[str] = ()) -> None:
     """Raise UsageError if what is selected of a run is of code that is in no commit."""
     names = _named(run, select, run.variants)
+    since = f"changed since {run.commit}, and " * bool(run.commit)
     if changed := sorted({name.partition(".")[0] for name in names if _is_changed(run, name)}):
         raise UsageError(
-            f"the code of {', '.join(changed)} is changed since {run.commit}, and in no commit",
+            f"the code of {', '.join(changed)} is {since}in no commit",
             where=f"run {run.id}",
             remedy="commit it and measure again; or accept it as it is: --allow-dirty",
         )
@@ -207,7 +208,7 @@ def _caution(run: Run, moved: Sequence[str], slower: Collection[str]) -> str:
     told = [f"{count} {what}" for what, count in counts.items() if count]
     told += [f"measured beside {run.against}"] if run.against and moved else []
     is_changed = any(_is_changed(run, name) for name in moved)
-    told += [f"of code that is in no commit ({run.commit})"] if is_changed else []
+    told += ["of code that is in no commit" + f" ({run.commit})" * bool(run.commit)] * is_changed
     return ", ".join(told)
 
 

@@ -50,14 +50,15 @@ T = TypeVar("T")
 TIERS = ("smoke", "nightly", "full")
 # The environment changed, and nothing else fails. 0 to 5 are pytest's.
 EXIT_MACHINE = 14
-# What fails a run unless --perf-fail-on says otherwise; see judge.Policy.
-FAILING = frozenset({"wrong", "crashed", "timed-out", "error"})
-FAIL_ON = ",".join((*Policy().fail_on, *sorted(FAILING)))
+# What fails a run unless --perf-fail-on says otherwise.
+FAIL_ON = ",".join((*Policy().fail_on, *Settings().failing))
 
 
 # Of a time limit: when no variant of a round begins to be screened any more, of what was left when
 # the round began; and when none is confirmed. The rest is for claims, traces and the unforeseen.
 SCREEN_END, CONFIRM_END = 0.75, 0.9
+# Of a variant. All are planned at once: a number without end would take all memory.
+MOST_PROCESSES = 1000
 
 
 class TimeLimit(msgspec.Struct, frozen=True):
@@ -138,8 +139,8 @@ def _whole(text: str) -> int:
 
 
 def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MOST_PROCESSES):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to {MOST_PROCESSES}")
     return int(text)
 
 
@@ -320,8 +321,7 @@ def kept_words(words: Iterable[str], paths: Collection[str]) -> Iterator[str]:
         elif word[:2] in CHOICES and not word.startswith("--"):
             yield from map(hidden, (word, *([next(given, "")] if word in CHOICES else [])))
         elif name in SETTERS or word.startswith("-o"):
-            glued = value if name in SETTERS else word[len("-o") :]
-            setting = glued or next(given, "")
+            setting = (value if name in SETTERS else word[len("-o") :]) or next(given, "")
             if setting.partition("=")[0] in INI:
                 yield hidden(f"--override-ini={setting}")
         elif word in paths:
@@ -351,7 +351,6 @@ class Config:
     only: tuple[str, ...] = ()
     settings: Settings = field(default_factory=Settings)
     policy: Policy = field(default_factory=Policy)
-    failing: frozenset[str] = FAILING
     against: str | None = None
     against_env: str | None = None
     source: Source | None = None
@@ -407,8 +406,7 @@ class Config:
         from perfsuite.packs.select import claims_of, select, shard_of
         from perfsuite.workers.process import load_catalogue
 
-        sources = discover(self.root, allow=self.only)
-        packs = load_catalogue(sources, tier=Tier(self.tier))
+        packs = load_catalogue(discover(self.root, allow=self.only), tier=Tier(self.tier))
         chosen_accelerator(self.device, packs)  # refuses a name that nothing has
         variants = tuple(variant for pack in packs for variant in pack.variants)
         if self.select:
@@ -450,7 +448,9 @@ def config_of(config: pytest.Config) -> Config:
         what = "--perf-against and --perf-against-env cannot go with --perf-check"
         raise UsageError(what, remedy="run them one after the other")
 
-    settings = Settings(check_only=values["check"], seed=_set(config, "perf_seed", _whole) or 0)
+    statuses = tuple(sorted(failing & {*STATUS_WORDS}))
+    seed = _set(config, "perf_seed", _whole) or 0
+    settings = Settings(check_only=values["check"], seed=seed, failing=statuses)
     if processes := values["processes"]:
         confirm = max(processes, settings.confirm_processes)
         settings = replace(settings, processes=processes, confirm_processes=confirm)
@@ -461,7 +461,6 @@ def config_of(config: pytest.Config) -> Config:
         root=root,
         settings=settings,
         policy=Policy(threshold=threshold, gate=gate, fail_on=words),
-        failing=failing & set(STATUS_WORDS),
         counters=_set(config, "perf_counters", bool) or False,
         time_s=values["time"],
         share=values["shard"],

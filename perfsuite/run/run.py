@@ -81,7 +81,7 @@ from perfsuite.run.expected import (
 from perfsuite.stats import grouped
 from perfsuite.store.git import code_digest, commit_of, remote_of
 from perfsuite.store.runs import RunFile, list_runs, load_run, next_run_id, run_path, unfinished
-from perfsuite.store.sku import sku_of, version_changes
+from perfsuite.store.sku import differs, sku_of, version_changes
 from perfsuite.workers.panel import Panel
 from perfsuite.workers.units import (
     Panels,
@@ -444,18 +444,18 @@ def refusal(run: Run, interrupted: Run) -> tuple[str, str] | None:
     if (interrupted.sku.slug, interrupted.facts.unit) != (run.sku.slug, run.facts.unit):
         what = f"{name} was measured on another unit of {interrupted.sku.slug!r}"
         return what, f"resume it there, {anew}"
+    before, here = ({**o.facts.environment, **o.facts.state} for o in (interrupted, run))
+    if others := differs(before, here):
+        return f"since {name} the machine changed: {others}", f"bring that back, {anew}"
     if interrupted.against != run.against:
         then, now = (each.against or "baselines" for each in (interrupted, run))
         what = f"{name} was compared with {then}, this one would be with {now}"
         return what, "resume it with the same --perf-against, or start a new run"
     if interrupted.code != run.code:
-        codes = [
-            f"commit {each.commit or 'unknown'} (code {each.code})" for each in (interrupted, run)
-        ]
-        what = f"{name} was measured with other code: {codes[0]}, and now it is {codes[1]}"
+        old, new = (f"commit {o.commit or 'unknown'} (code {o.code})" for o in (interrupted, run))
+        what = f"{name} was measured with other code: {old}, and now it is {new}"
         return what, f"bring that code back, {anew}"
-    strangers = sorted({v.id for v in run.variants} - {v.id for v in interrupted.variants})
-    if strangers:
+    if strangers := sorted({v.id for v in run.variants} - {v.id for v in interrupted.variants}):
         remedy = "resume it with the selection it was started with, or start a new run"
         return f"{name} was not asked for {strangers[0]!r}", remedy
     return None

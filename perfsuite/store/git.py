@@ -37,7 +37,8 @@ FOLDER, KEPT = "against", 3
 TAIL_CHARACTERS = 2000
 OPTION = "--perf-against"
 # Neither what is written while a run goes on (reports, logs) nor what is built of sources is code.
-CODE = frozenset({".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".py", ".pyx"})
+CODE = frozenset({".c", ".cc", ".cl", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hip", ".hpp", ".hxx"})
+CODE |= {".inl", ".pxd", ".py", ".pyx", ".rs"}
 DIGITS = 12
 # What lies in any pack's folder, and is imported by none.
 NO_MODULES = frozenset({"conftest", "docs", "setup", "tests"})
@@ -119,8 +120,7 @@ def commit_of(project: Path) -> tuple[str, str]:
         return git(project, "describe", *words), ""
     except UsageError as error:
         first = error.what.partition("\n")[0]
-        is_outside = "not a git repository" in first
-        return "", "" if is_outside else f"the run has no commit: {first}"
+        return "", "" if "not a git repository" in first else f"the run has no commit: {first}"
 
 
 def code_digest(project: Path, packs: Sequence[Pack]) -> str:

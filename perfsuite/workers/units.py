@@ -372,8 +372,7 @@ class Panels(Closable):
                 panel.close()
             started = time.monotonic()
             for panel in self._opened:
-                held = lock(panel.facts.unit, self._wait_s, self._tell)
-                self._stack.enter_context(held)
+                self._stack.enter_context(lock(panel.facts.unit, self._wait_s, self._tell))
             self.waited_s = time.monotonic() - started
             self._settings, self.gpus = settings, here.gpus
         for panel in self._opened:
