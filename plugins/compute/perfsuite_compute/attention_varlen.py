@@ -210,7 +210,6 @@ def _flex(ctx: Any, *, prompts: str) -> Any:
         "counted: rows as long as the longest have 11.7 times the pairs that are seen; less than "
         "half of that is asked for",
         at={"prompts": "chat"},
-        needs=(cuda(),),
     ),
 )
 def _triton(ctx: Any, *, prompts: str) -> Any:

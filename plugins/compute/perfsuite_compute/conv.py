@@ -122,7 +122,6 @@ conv.impl(
         "PyTorch tutorial, Channels Last Memory Format: training is 8 to 35 % faster over many "
         "models on tensor cores, 22 % for ResNet-50; the least of these is asked for",
         at={"dtype": "bf16", "layer": ("conv2", "conv4")},
-        needs=(cuda(),),
     ),
 )
 
@@ -175,7 +174,7 @@ TENSOR_CORES = Claim(
     than={"dtype": "fp32", "impl": "nchw"},
     by=4.0,
     at={"layer": ("conv2",)},
-    needs=(cuda(), arch("sm_90")),
+    needs=(arch("sm_90"),),
     source="H200 datasheet: 989.5 TFLOP/s in bf16 against 67 in fp32, 14.8; less, since half the "
     "bytes remain to be moved and tensor cores reach a smaller share of their peak",
 )

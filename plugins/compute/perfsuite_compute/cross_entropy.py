@@ -158,7 +158,6 @@ cross_entropy.impl(partial(_in_chunks, _by_torch), name="chunked")
         "Liger Kernel (arXiv:2410.10989): 60 % less memory over whole trainings, a ratio of 2.5, "
         "most of it by this loss",
         at={"dtype": "bf16", "vocab": (65536, 131072)},
-        needs=(cuda(),),
         metric="peak_bytes",
         name="fused_loss_memory",
     ),

@@ -81,7 +81,7 @@ def _launch(ctx: Any, *, n: int, impl: str) -> Any:
     return lambda kinds, x, y: kernel(blocks, THREADS, kinds, x, y, n)
 
 
-_than_branches = partial(Beats, "branchy", needs=(cuda(),))
+_than_branches = partial(Beats, "branchy")
 divergence.impl(_launch, name="branchy")
 divergence.impl(
     _launch,

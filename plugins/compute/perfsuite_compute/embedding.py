@@ -110,7 +110,6 @@ def _atomics(given: Any, index: Any, out: Any) -> None:
         "element of the vocabulary where 2 are needed; 2 of 4.7 with the tokens' gradients are "
         "asked for",
         at={"op": "bwd", "tokens": 16384},
-        needs=(cuda(),),
     ),
 )
 def _triton(ctx: Any, *, op: str) -> Any:

@@ -147,7 +147,6 @@ def _triton(ctx: Any, *, m: int) -> Any:
         "deepseek-ai/DeepGEMM#168: 1424 TFLOP/s on an H800 at this shape; "
         "stas00/ml-engineering: an H100's best in bf16 is 794.5, a ratio of 1.79",
         at={"m": 4096, "n": 4096, "k": 7168},
-        needs=tuple(_HOPPER),
     ),
 )
 def _gluon(ctx: Any, *, m: int) -> Any:

@@ -183,7 +183,6 @@ gated_delta.impl(lambda ctx: compiled(_token), name="compile", needs=TRITON, tie
         "times keys, summed, the outer product, added, times queries, summed), two are needed; "
         "half of that ratio is asked for",
         at={"phase": "decode", "state": "fp32", "b": 64},
-        needs=(cuda(),),
     ),
 )
 def _triton(ctx: Any, *, phase: str) -> Any:

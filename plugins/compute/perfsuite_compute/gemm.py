@@ -118,7 +118,7 @@ gemm.impl(
         0.8,
         "Triton tutorial 03, matrix multiplication: 'performance on par with cuBLAS'",
         at={"dtype": "bf16", "m": (4096, 8192)},
-        needs=(cuda(), arch("sm_90")),
+        needs=(arch("sm_90"),),
     ),
 )
 
@@ -138,7 +138,6 @@ def _cuda_naive(ctx: Any, *, m: int, n: int, k: int) -> Any:
         "tiles with 2D register tiles 68.7 % of cuBLAS, a ratio of 8.1; half of it is asked for, "
         "since Hopper's larger L1 helps the naive kernel most",
         at={"dtype": "fp32", "m": 2048},
-        needs=(cuda(),),
     ),
 )
 def _cuda_tiled(ctx: Any, *, m: int, n: int, k: int) -> Any:
@@ -177,7 +176,7 @@ GEMM_TENSOR_CORES = Claim(
     than={"dtype": "fp32"},
     by=4.0,
     at={"impl": ("torch",), "m": (4096,)},
-    needs=(cuda(), arch("sm_90")),
+    needs=(arch("sm_90"),),
     source="NVIDIA H200 datasheet: 494.5 TFLOP/s dense tf32, 67 fp32, a ratio of 7.4; four is "
     "asked for, since tensor cores reach a smaller share of their peak",
 )

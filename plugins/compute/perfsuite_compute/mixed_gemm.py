@@ -92,7 +92,7 @@ def _bf16(x: Any, w: Any, scale: Any, y: Any) -> None:
         "PyTorch blog, 'Accelerating Generative AI with PyTorch II: GPT, Fast': int8 "
         "weights make decoding of one sequence about 50 % faster, the whole model on an A100",
         at={"m": 1, "n": 28672},
-        needs=(cuda(), arch("sm_90")),
+        needs=(arch("sm_90"),),
     ),
 )
 def _int8(ctx: Any, *, m: int, n: int, k: int, impl: str) -> Any:

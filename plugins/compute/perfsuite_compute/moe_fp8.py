@@ -181,7 +181,7 @@ def _in_bf16(w: Any, scale: Any) -> Any:
         "PyTorch blog, 'Accelerating MoE's with a Triton Persistent Cache-Aware Grouped GEMM "
         "Kernel': 1.42 to 2.62 times a loop over the experts, in bf16, DeepSeek-V3 16B on H100",
         at={"model": "mixtral-8x7b", "tokens": 1024},
-        needs=(cuda(), arch("sm_90")),
+        needs=(arch("sm_90"),),
     ),
 )
 def _triton(ctx: Any, *, model: str, tokens: int) -> Any:

@@ -88,7 +88,6 @@ def _compile(ctx: Any) -> Any:
         "counted: the norm moves 4 bytes a number, its fp32 6, the largest of sizes 12, the "
         "quotients 8, clamps 8 and codes 5, which is 43 where 3 are needed; 3 is asked for",
         at={"rows": 8192, "cols": (4096, 7168)},
-        needs=(cuda(),),
     ),
 )
 def _triton(ctx: Any) -> Any:

@@ -13,7 +13,6 @@ _ROPE = Beats(
     "Liger Kernel (arXiv:2410.10989), RoPE against Hugging Face's: about 8 times less "
     "time; counted, 10 trips of each element against 2, a ratio of 5",
     at={"op": "rope", "tokens": 8192},
-    needs=(cuda(),),
     name="rope_fused",
 )
 _SWIGLU = Beats(
@@ -22,7 +21,6 @@ _SWIGLU = Beats(
     "counted as in H. He, Making Deep Learning Go Brrrr From First Principles: two "
     "kernels move each element 5 times, one 3 times, a ratio of 1.67",
     at={"op": "swiglu", "tokens": 8192},
-    needs=(cuda(),),
     name="swiglu_fused",
 )
 

@@ -142,6 +142,5 @@ ssm_scan.impl(
         "Mamba (arXiv:2312.00752), section 4.5: its fused scan is 20-40 times as fast as a "
         "standard scan in PyTorch; over chunks measured 11 to 24 on an H100 and an H200",
         at={"s": (256, 8192)},
-        needs=(cuda(),),
     ),
 )

@@ -158,7 +158,6 @@ LOCAL = Claim(
     than={"window": "full"},
     by=4.0,
     at={"impl": ("flex", "triton"), "dtype": ("bf16",)},
-    needs=(cuda(),),
     source="Sliding Tile Attention (arXiv:2502.04507): 1.6 to 10 times as fast as FlashAttention-3;"
     " counted, 15 and 9 % of the pairs are left; 4 of 6.7 is asked for",
 )

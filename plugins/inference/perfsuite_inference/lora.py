@@ -103,7 +103,6 @@ def _gather(x: Any, a: Any, b: Any, ids: Any, base: Any, _out: Any) -> Any:
         "counted: gathering moves the adapters three times (read, written, read), the kernels "
         "once; 2 of these 3 are asked for",
         at={"batch": 256, "adapters": 256},
-        needs=(cuda(),),
     ),
 )
 def _triton(ctx: Any) -> Any:

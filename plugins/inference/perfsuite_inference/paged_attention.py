@@ -146,7 +146,6 @@ def _one_block(ctx: Any) -> Any:
             # Bytes of keys and values: gathering reads them, writes a copy and reads that.
             "counted: gathering moves the keys and values three times, the kernel once",
             at={"dtype": "bf16"},
-            needs=(cuda(),),
         ),
         Beats(
             "one_block",
@@ -154,7 +153,6 @@ def _one_block(ctx: Any) -> Any:
             "Flash-Decoding (T. Dao et al., 2023): decoding up to 8 times as fast for very long "
             "sequences, its attention up to 50 times; 8 is asked for",
             at={"dtype": "bf16", "batch": 1, "context": 32767},
-            needs=(cuda(),),
             name="flash_decoding",
         ),
     ],
@@ -170,6 +168,5 @@ FP8 = Claim(
     than={"dtype": "bf16"},
     by=1.5,
     at={"impl": ("triton",), "batch": (16, 64)},
-    needs=(cuda(),),
     source="counted: keys and values in fp8 are half the bytes; three quarters of 2 are asked for",
 )

@@ -150,7 +150,6 @@ def _by_token(ctx: Any, *, chunk: int) -> Any:
             "counted: the four heads that share a key head fill 4 of the 16 rows that a product "
             "has, so that a token by itself costs four times the products; 2 is asked for",
             at={"chunk": 512, "context": 8191},
-            needs=(cuda(),),
         ),
         Beats(
             "gather",
@@ -158,7 +157,6 @@ def _by_token(ctx: Any, *, chunk: int) -> Any:
             "counted: copies of 8191 keys and values are eight times a result of 512 rows and of "
             "four times the heads; half of that is asked for",
             at={"chunk": 512, "context": 8191},
-            needs=(cuda(),),
             metric="peak_bytes",
             name="paged_prefill_memory",
         ),

@@ -139,7 +139,6 @@ def _compile(ctx: Any, *, keep: str) -> Any:
         "FlashInfer blog, 'Sorting-Free GPU Kernels for LLM Sampling' (10 March 2025): kernels "
         "without a sort take more than 50 % off vLLM's time for sampling on one H100",
         at={"keep": ("top_k", "top_p"), "batch": (32, 256)},
-        needs=(cuda(),),
     ),
 )
 def _triton(ctx: Any, *, keep: str) -> Any:

@@ -150,7 +150,6 @@ def _one_position(target: Any, draft: Any, tokens: Any, uniforms: Any, last: Any
         "counted: all positions read 11 rows of shares, write and read 5 differences, and write "
         "and read 6 of their sums, 33 moves where 2 rows are read; a fifth of that is asked for",
         at={"batch": 32},
-        needs=(cuda(),),
     ),
 )
 def _triton(ctx: Any) -> Any:

@@ -84,7 +84,6 @@ def _torch(logits: Any, words: Any) -> Any:
         "byte twice and a logit twice, 22 bytes, where 2 to 4 are needed; half of the lesser "
         "ratio is asked for",
         at={"dtype": "bf16", "batch": 256},
-        needs=(cuda(),),
     ),
 )
 def _triton(ctx: Any) -> Any:

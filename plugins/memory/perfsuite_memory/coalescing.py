@@ -76,7 +76,6 @@ CLAIMS = tuple(
         by=4.0,
         source=f"{GUIDE}; from 8 floats on each thread has its own segment, 1/8 of it useful",
         at={"n": (N,), "impl": ("triton", "cuda")},
-        needs=(cuda(),),
     )
     for stride in (8, 32)
 )

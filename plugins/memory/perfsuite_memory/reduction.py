@@ -23,7 +23,6 @@ _OVER_TREE = Beats(
     "masterskepticista.github.io, Embarrassingly Parallel Reduction in CUDA, 2025: 331 to 859 GB/s "
     "on an RTX 3090, 2^25",
     at={"n": LARGE_N},
-    needs=(cuda(),),
 )
 
 

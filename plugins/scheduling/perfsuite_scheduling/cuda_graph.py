@@ -62,7 +62,6 @@ GRAPH_REPLAY = Claim(
     than={"impl": "stream"},
     by=6.0,
     at={"n": (32, 128, 200)},
-    needs=(cuda(),),
     source=f"{smoothing.GPU_BENCHES}; a ratio of 1.9 without Python. Measured with "
     "launches from Python: 12 on an H200, 14 on an H100",
 )

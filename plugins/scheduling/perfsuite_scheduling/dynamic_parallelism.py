@@ -99,7 +99,6 @@ DEVICE_LAUNCH = Claim(
     than={"impl": "host_once"},
     by=8.0,
     at={"items": (127,)},
-    needs=(cuda(),),
     source="AI Systems Performance Engineering, companion code, folder ch12: launches from the "
     "device are 10 times as fast as from the host on a B200. Measured over a host that "
     "reads all counts at once: 21 on an H200, 28 on an H100",

@@ -59,7 +59,6 @@ persistent.impl(
         "persistent",
         1.0,
         "measured: 1.09 on an H200, 1.06 on an H100. A node costs less than this barrier",
-        needs=(cuda(),),
         name="no_barrier",
     ),
 )
@@ -71,7 +70,6 @@ persistent.impl(
         1.2,
         f"{smoothing.GPU_BENCHES}; a ratio of 1.9 to 2.4 with the host in it, which is not timed "
         "here, so 1.2 is asked for",
-        needs=(cuda(),),
         name="one_kernel",
     )
 )

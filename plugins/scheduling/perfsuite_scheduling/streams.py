@@ -71,7 +71,6 @@ def _one(ctx: Any) -> Any:
         "is 1.65 to 1.76 times as fast on a B200. Counted: 16 kernels of 16 blocks fit "
         "on the GPU together, a ratio of 16; half of that is asked for",
         {"kernels": 16},
-        (cuda(),),
         name="streams_overlap",
     )
 )

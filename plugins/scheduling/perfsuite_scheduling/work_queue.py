@@ -94,7 +94,6 @@ work_queue.impl(
         1.05,
         "measured: 1.10 on an H100 and an H200. The hardware hands blocks out by itself",
         at={"lengths": "pareto"},
-        needs=(cuda(),),
         name="hardware_queue",
     ),
 )
@@ -108,7 +107,6 @@ work_queue.impl(
         "times as fast as a static split on a B200; how skewed work is decides that, so 1.3 is "
         "asked for",
         at={"lengths": ("pareto", "rising")},
-        needs=(cuda(),),
     )
 )
 def _queue(ctx: Any, *, impl: str) -> Any:
