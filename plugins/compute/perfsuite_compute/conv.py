@@ -57,8 +57,7 @@ def _memory_bytes(dtype: str, layer: str, n: int, impl: str) -> int:
     full=[
         # Not in fp32: cuDNN multiplies less there (Winograd), and is at 155 % of what FMA can do.
         {"dtype": ["tf32", "bf16"], "layer": "conv3", "n": 256},
-        {"dtype": "tf32", "layer": ["conv2", "conv4"], "n": 256, "impl": "nchw"},
-        {"dtype": "bf16", "layer": "conv4", "n": 256, "impl": "nchw"},
+        {"dtype": ["tf32", "bf16"], "layer": ["conv2", "conv4"], "n": 256, "impl": "nchw"},
         {"dtype": "fp32", "layer": "tiny", "n": 2, "impl": "nchw"},
     ],
     needs=[need.when(dtype=("tf32", "bf16")) for need in (cuda(), arch("sm_80+"))],

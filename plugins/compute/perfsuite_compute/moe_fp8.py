@@ -47,7 +47,7 @@ def _memory_bytes(model: str, tokens: int, **_: Any) -> int:
         {"model": "deepseek-v2-lite", "tokens": [64, 4096]},
         {"model": "mixtral-8x7b", "tokens": 1024},
     ],
-    full=[{"model": "tiny", "tokens": 64}, {"model": "mixtral-8x7b", "tokens": 64}],
+    full={"model": ["tiny", "mixtral-8x7b"], "tokens": 64},
     work=_work,
     memory_bytes=_memory_bytes,
     # In bf16 both products, the gate's, scales and sums round, by 0.2 % each. Before e4m3 the gate,

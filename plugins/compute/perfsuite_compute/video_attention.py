@@ -45,8 +45,7 @@ def _memory_bytes(dtype: str, model: str, window: str, impl: str) -> int:
         {**_USUAL, "window": "local", "impl": _TILES},
     ],
     full=[
-        {**_USUAL, "window": "full", "impl": "flex"},
-        {**_USUAL, "window": "local", "impl": "sdpa"},
+        {**_USUAL, "window": ["full", "local"]},
         {**_USUAL, "model": "hunyuanvideo", "window": ["full", "local"], "impl": _TILES},
         {"dtype": "fp32", "model": "tiny", "window": ["full", "local"], "impl": "sdpa"},
     ],

@@ -35,9 +35,6 @@ def _work(dtype: str, batch: int, adapters: int, impl: str) -> Work:
     full={"dtype": "fp32", "batch": 8, "adapters": 4, "impl": "loop"},
     needs=[cuda().when(dtype="bf16")],
     work=_work,
-    memory_bytes=lambda dtype, batch, adapters, impl: (
-        (2 * adapters + 4 * batch) * 2 * RANK * WIDTH * _ITEM[dtype] + 64 * batch * WIDTH
-    ),
     tags=["lora", "decode"],
     source="Punica (arXiv:2310.18547); LoRA (arXiv:2106.09685); Llama-3-8B's model card",
 )

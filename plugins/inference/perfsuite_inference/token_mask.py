@@ -22,8 +22,6 @@ _ITEM = {"bf16": 2, "fp32": 4}
     work=lambda dtype, batch, impl: Work(
         batch * VOCAB / 8, batch * (VOCAB - RUN) * 31 / 32 * _ITEM[dtype]
     ),
-    # Bits as int32, a mask of bytes, and copies to compare.
-    memory_bytes=lambda dtype, batch, impl: 48 * batch * VOCAB,
     tolerance=0.0,
     in_place=True,  # what is struck out stays so
     tags=["sampling", "grammar", "decode"],
