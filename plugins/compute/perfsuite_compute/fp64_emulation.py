@@ -36,9 +36,7 @@ def _work(m: int, impl: str) -> Work:
     needs=[cuda()],
     work=_work,
     # Slicing holds a few float64 copies; the reference eight.
-    memory_bytes=lambda m, impl: (
-        m * m * (15 * 8 + 2 * SLICES.get(impl, 0) + 24 * (impl == "bf16x3"))
-    ),
+    memory_bytes=lambda m, impl: 144 * m * m,
     tolerance=lambda *, impl: _TOLERANCE[impl],
     metrics=[Metric("correct_bits", "bits", better="higher", threshold=0.01)],
     tags=["numerics", "tensor-cores"],
