@@ -8,7 +8,6 @@ from perfsuite.gpu import DTYPES, TRITON, Later, torch
 kernels = Later("perfsuite_inference.lora_triton")
 # Llama-3-8B's projection of queries, and a usual rank.
 WIDTH, RANK = 4096, 16
-_ITEM = {"bf16": 2, "fp32": 4}
 
 
 def adapters_of(batch: int, adapters: int) -> list[int]:
@@ -20,7 +19,7 @@ def adapters_of(batch: int, adapters: int) -> list[int]:
 
 
 def _work(dtype: str, batch: int, adapters: int, impl: str) -> Work:
-    row = WIDTH * _ITEM[dtype]
+    row = WIDTH * (2 if dtype == "bf16" else 4)
     used = len({*adapters_of(batch, adapters)})
     return Work(used * 2 * RANK * row + batch * (2 * row + 8), batch * row)
 

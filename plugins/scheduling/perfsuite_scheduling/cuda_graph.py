@@ -11,9 +11,7 @@ from perfsuite_scheduling import smoothing
     smoke={"n": 128, "impl": ["stream", "graph"]},
     full={"n": [1, 8, 32, 200], "impl": ["stream", "graph"]},
     needs=(cuda(),),
-    work=lambda n, impl: smoothing.work(
-        n, kernels=n, start="graph_node" if impl == "graph" else "launch"
-    ),
+    work=lambda n, impl: smoothing.work(n, kernels=n, graph=impl == "graph"),
     metrics=[KERNELS],
     regime=Regime.END_TO_END,
     cold=False,

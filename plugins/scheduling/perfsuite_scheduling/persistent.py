@@ -2,23 +2,19 @@
 
 from typing import Any
 
-from perfsuite import KERNELS, Beats, Work, cuda, operator
+from perfsuite import KERNELS, Beats, cuda, operator
 from perfsuite_scheduling import smoothing
 
 _MANY = 128
-
-
-def _work(steps: int, impl: str) -> Work:
-    if impl == "persistent":
-        return smoothing.work(steps)
-    return smoothing.work(steps, kernels=steps, start="graph_node" if impl == "graph" else "launch")
 
 
 @operator(
     smoke={"steps": _MANY},
     full={"steps": [16, 256]},
     needs=[cuda()],
-    work=_work,
+    work=lambda steps, impl: smoothing.work(
+        steps, kernels=steps * (impl != "persistent"), graph=impl == "graph"
+    ),
     captures=lambda *, impl: impl != "relaunch",
     metrics=[KERNELS],
     cold=False,
