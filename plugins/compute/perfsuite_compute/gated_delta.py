@@ -180,8 +180,7 @@ gated_delta.impl(lambda ctx: compiled(_token), name="compile", needs=TRITON, tie
         "eager",
         3.0,
         "counted: the fallback of transformers moves a decoded token's states 12 times (decayed, "
-        "times keys, summed, the outer product, added, times queries, summed), two are needed; "
-        "half of that ratio is asked for",
+        "times keys, summed, the outer product, added, times queries, summed), two are needed",
         at={"phase": "decode", "state": "fp32", "b": 64},
     ),
 )

@@ -13,8 +13,7 @@ _FUSED = [
         "eager",
         k / 2,
         "H. He, Making Deep Learning Go Brrrr From First Principles: fused, two pointwise "
-        "operations cost the memory traffic of one, so k of them cost 1/k; half of k is "
-        "asked for",
+        "operations cost the memory traffic of one, so k of them cost 1/k",
         at={"k": k, "n": _N},
         name=f"pointwise_{k}",
     )

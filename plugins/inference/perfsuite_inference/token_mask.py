@@ -78,8 +78,7 @@ def _torch(logits: Any, words: Any) -> Any:
         "torch",
         2.5,
         "counted: a word of bf16 costs an int32 written and read twice (shifted, then masked), a "
-        "byte twice and a logit twice, 22 bytes, where 2 to 4 are needed; half of the lesser "
-        "ratio is asked for",
+        "byte twice and a logit twice, 22 bytes, where 2 to 4 are needed",
         at={"dtype": "bf16", "batch": 256},
     ),
 )
