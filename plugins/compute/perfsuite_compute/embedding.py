@@ -33,10 +33,7 @@ def _work(dtype: str, op: str, vocab: int, width: int, tokens: int, impl: str) -
 
 @operator(
     smoke={**_SMALL, "op": "fwd", "impl": "torch"},
-    nightly=[
-        {**_USUAL, "op": "fwd", "impl": ["torch", "triton"]},
-        {**_USUAL, "op": "bwd"},
-    ],
+    nightly=[{**_USUAL, "op": "fwd", "impl": ["torch", "triton"]}, {**_USUAL, "op": "bwd"}],
     full={**_SMALL, "op": "bwd", "impl": ["torch", "atomics"]},
     needs=[cuda().when(dtype="bf16")],
     work=_work,

@@ -4,8 +4,7 @@ from typing import Any
 
 from perfsuite import Beats, Work, arch, cuda, operator
 from perfsuite.gpu import matmul64, torch
-
-_LARGEST = 448.0  # of float8_e4m3fn
+from perfsuite_compute.fp8_block import quantise
 
 
 def _work(m: int, n: int, k: int, impl: str) -> Work:
@@ -44,17 +43,9 @@ def fp8_gemm(rng: Any, *, m: int, n: int, k: int, impl: str) -> tuple[Any, ...]:
     a = rng.randn(m, k, dtype="bfloat16")
     a *= 0.25 + 3.75 * rng.rand(m, 1, dtype="bfloat16")
     w = rng.randn(n, k, dtype="bfloat16")
-    out = rng.empty(m, n, dtype="bfloat16")
-    by_rows = impl == "fp8_rowwise"
-    return *_quantised(a, by_rows=by_rows), *_quantised(w, by_rows=by_rows), out
-
-
-def _quantised(x: Any, *, by_rows: bool) -> tuple[Any, Any]:
-    """Return x in e4m3, and the factor of each row or of all that undoes its scaling."""
-    largest = x.abs().amax(dim=1, keepdim=True) if by_rows else x.abs().max()
-    scale = largest.float() / _LARGEST
-    # Rounding may carry a value just past the largest, which e4m3 would turn into NaN.
-    return (x.float() / scale).clamp_(-_LARGEST, _LARGEST).to(torch.float8_e4m3fn), scale
+    both = (quantise(x, 1 if impl == "fp8_rowwise" else len(x), k) for x in (a, w))
+    (a, a_scale), (w, w_scale) = both
+    return a, a_scale, w, w_scale, rng.empty(m, n, dtype="bfloat16")
 
 
 @fp8_gemm.reference
@@ -70,15 +61,8 @@ def _wrong(a: Any, scale: Any, *others: Any, impl: str) -> None:
 
 
 def _multiply(a: Any, a_scale: Any, w: Any, w_scale: Any, out: Any) -> None:
-    torch._scaled_mm(  # noqa: SLF001
-        a,
-        w.t(),
-        scale_a=a_scale,
-        scale_b=w_scale.t() if w_scale.dim() else w_scale,
-        out_dtype=torch.bfloat16,
-        use_fast_accum=True,
-        out=out,
-    )
+    scales = {"scale_a": a_scale, "scale_b": w_scale.t()}
+    torch._scaled_mm(a, w.t(), **scales, out_dtype=out.dtype, use_fast_accum=True, out=out)  # noqa: SLF001
 
 
 def _faster(by: float, source: str) -> Beats:

@@ -20,12 +20,7 @@ _FORMATS = [*BLOCK]
     full=[
         {"to": _FORMATS, "model": "llama3-8b", "tokens": 128},
         # As the thread below has it.
-        {
-            "to": _FORMATS,
-            "model": "llama3-405b",
-            "tokens": 16384,
-            "impl": ["compile", "triton"],
-        },
+        {"to": _FORMATS, "model": "llama3-405b", "tokens": 16384, "impl": ["compile", "triton"]},
     ],
     # torchao multiplies by the inverse of a step: what lies on a middle may become either code.
     tolerance=lambda *, impl: 1e-2 if impl == "torchao" else 0.0,

@@ -46,11 +46,7 @@ def _work(dtype: str, batch: int, context: int, impl: str) -> Work:
         {"dtype": "fp8", "batch": 64, "context": 2047, "impl": "triton"},
     ],
     full={"dtype": "fp8", "batch": 1, "context": 32767, "impl": ["triton", "one_block"]},
-    needs=(
-        package("torch"),
-        cuda().when(dtype=("bf16", "fp8")),
-        arch("sm_89+").when(dtype="fp8"),
-    ),
+    needs=(package("torch"), cuda().when(dtype=("bf16", "fp8")), arch("sm_89+").when(dtype="fp8")),
     work=_work,
     # The blocks, half of them somebody else's, twice as the check has other data beside, the copy
     # in its two layouts, which the negative control makes too, and one row of the reference.

@@ -34,11 +34,7 @@ def _work(dtype: str, batch: int, chunk: int, context: int, impl: str) -> Work:
         {**_SEVERAL, "impl": ["gather", "triton", "flashinfer"]},
     ],
     full={**_LONG, "chunk": 2048, "context": 32767, "impl": ["gather", "triton", "flashinfer"]},
-    needs=(
-        package("torch"),
-        cuda().when(dtype="bf16"),
-        arch("sm_80+").when(dtype="bf16"),
-    ),
+    needs=(package("torch"), cuda().when(dtype="bf16"), arch("sm_80+").when(dtype="bf16")),
     work=_work,
     # As of paged_attention; and queries and results, of the reference in float64.
     memory_bytes=lambda dtype, batch, chunk, context, impl: (
