@@ -44,9 +44,7 @@ def _work(dtype: str, op: str, vocab: int, width: int, tokens: int, impl: str) -
     tags=["embedding", "reduction"],
     source="PyTorch, torch.nn.functional.embedding and its backward; Llama-3-8B's model card",
 )
-def embedding(
-    rng: Any, *, dtype: str, op: str, vocab: int, width: int, tokens: int
-) -> tuple[Any, ...]:
+def embedding(rng: Any, *, dtype: str, op: str, vocab: int, width: int, tokens: int) -> Any:
     """Take the rows of ``tokens`` words, or (``bwd``) add their gradients into a vocabulary's.
 
     Words come as often as in a text, and frequent ones have low numbers, as merges give them. A row
