@@ -6,8 +6,6 @@ from typing import Any, NamedTuple
 from perfsuite import Beats, Claim, arch, cuda, operator
 from perfsuite.gpu import DTYPES, torch
 
-_REFERENCE_IMAGES = 16
-
 
 class Layer(NamedTuple):
     """A convolution of square images; its padding keeps their size, but for the stride."""
@@ -17,11 +15,6 @@ class Layer(NamedTuple):
     image: int
     kernel: int
     stride: int = 1
-
-    @property
-    def out(self) -> int:
-        """The result's height and width."""
-        return -(-self.image // self.stride)
 
 
 # ResNet-50 (arXiv:1512.03385, table 1): its first layer has 3 channels, no multiple of a vector.
@@ -71,16 +64,21 @@ def conv(rng: Any, *, dtype: str, layer: str, n: int, impl: str) -> tuple[Any, .
     return tuple(each.contiguous(memory_format=form) for each in given)
 
 
+def _by_patches(x: Any, weight: Any, *, stride: int = 1, at_once: int = 1) -> Any:
+    """Return the convolution as a matrix product of patches in float64, some inputs at a time."""
+    results, axes = [], range(2, x.dim())
+    for part in x.split(at_once):
+        patches = torch.nn.functional.pad(part, (weight.shape[2] // 2,) * 2 * len(axes)).double()
+        for axis in axes:
+            patches = patches.unfold(axis, weight.shape[axis], stride)
+        summed = [1, *range(x.dim(), patches.dim())], [1, *axes]
+        results.append(torch.tensordot(patches, weight.double(), summed).movedim(-1, 1))
+    return torch.cat(results)
+
+
 @conv.reference
 def _reference(x: Any, weight: Any, *, layer: str) -> Any:
-    """Return the convolution as a matrix product of patches, some images at a time."""
-    of, flat = LAYERS[layer], weight.double().reshape(len(weight), -1)
-    unfold = partial(
-        torch.nn.functional.unfold,
-        kernel_size=of.kernel, padding=of.kernel // 2, stride=of.stride,
-    )  # fmt: skip
-    parts = [flat @ unfold(part.double()) for part in x.split(_REFERENCE_IMAGES)]
-    return torch.cat(parts).view(len(x), of.filters, of.out, of.out)
+    return _by_patches(x, weight, stride=LAYERS[layer].stride, at_once=16)
 
 
 def _convolve(x: Any, weight: Any, layer: str) -> Any:
@@ -133,14 +131,7 @@ def conv3d(rng: Any, *, channels: int, frames: int, size: int, n: int, impl: str
     return tuple(each.contiguous(memory_format=like) for each in given)
 
 
-@conv3d.reference
-def _reference3(x: Any, weight: Any) -> Any:
-    """Return the convolution as a matrix product of patches, a clip at a time."""
-    patches = torch.nn.functional.pad(x, (1,) * 6).double()
-    for axis in (2, 3, 4):
-        patches = patches.unfold(axis, x.shape[axis], 1)
-    flat = weight.double()
-    return torch.stack([torch.einsum("fcijk,cijkdhw->fdhw", flat, each) for each in patches])
+conv3d.reference(_by_patches)
 
 
 @conv3d.impl(name="ncdhw")

@@ -79,10 +79,8 @@ def gemm(rng: Any, *, dtype: str, m: int, n: int, k: int) -> Any:
     if dtype == "int8":
         a, columns = (rng.randint(-127, 128, *of, dtype=dtype) for of in ((m, k), (n, k)))
         return a, columns.t(), rng.empty(m, n, dtype="int32")
-    return tuple(
-        make(*of, dtype=DTYPES[dtype])
-        for make, of in ((rng.randn, (m, k)), (rng.randn, (k, n)), (rng.empty, (m, n)))
-    )
+    name = DTYPES[dtype]
+    return rng.randn(m, k, dtype=name), rng.randn(k, n, dtype=name), rng.empty(m, n, dtype=name)
 
 
 @gemm.reference
