@@ -57,7 +57,8 @@ def _step(x: Any, y: Any, weights: Any) -> tuple[Any, Any]:
 
 
 def _fit(x: Any, y: Any, *, steps: int, reads: bool = False) -> tuple[Any, Any]:
-    weights, total = x.new_zeros(FEATURES), 0.0 if reads else x.new_zeros(())
+    weights = x.new_zeros(FEATURES)
+    total: Any = 0.0 if reads else x.new_zeros(())
     for _ in range(steps):
         weights, loss = _step(x, y, weights)
         total += loss.item() if reads else loss

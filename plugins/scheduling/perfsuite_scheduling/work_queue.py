@@ -65,9 +65,8 @@ def work_queue(rng: Any, *, lengths: str) -> Any:
     exact arithmetic on whole numbers modulo 2**32, so results are compared to the bit; no rate of
     such operations is known, so that no work is stated.
     """
-    values = rng.randint(-(2**31), 2**31 - 1, ITEMS, THREADS)
-    rounds = torch.tensor(rounds_of(lengths), dtype=torch.int32, device=values.device)
-    return rounds, values, rng.empty(ITEMS, THREADS, dtype="int32")
+    values, room = congruence.inputs(rng, ITEMS, THREADS)
+    return torch.tensor(rounds_of(lengths), dtype=torch.int32, device=values.device), values, room
 
 
 work_queue.reference(lambda rounds, x, y: congruence.advance(x, rounds[:, None]))
