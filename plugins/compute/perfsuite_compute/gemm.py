@@ -18,6 +18,10 @@ def _cubes(*sizes: int, **axes: Any) -> list[dict[str, Any]]:
     return [{**axes, "m": size, "n": size, "k": size} for size in sizes]
 
 
+def _cube(size: int, dtype: str) -> dict[str, Any]:
+    return _cubes(size, dtype=dtype, impl="torch")[0]
+
+
 def _ceiling_of(of: str) -> Any:
     return lambda dtype, m, **_: dtype == of and m in _CEILINGS[of]
 
@@ -54,10 +58,7 @@ def _work(dtype: str, m: int, n: int, k: int, **_: Any) -> Work:
     # tf32 has 10 bits of mantissa, an error of 2**-11 for each operand.
     tolerance=lambda *, dtype: 1e-3 if dtype == "tf32" else None,
     tags=["tensor-cores", "tiling"],
-    canary={
-        "cuda": {"dtype": "bf16", "m": 4096, "n": 4096, "k": 4096, "impl": "torch"},
-        "cpu": {"dtype": "fp32", "m": 512, "n": 512, "k": 512, "impl": "torch"},
-    },
+    canary={"cuda": _cube(4096, "bf16"), "cpu": _cube(512, "fp32")},
     ceilings={dtype: _ceiling_of(dtype) for dtype in _CEILINGS},
     source="tensor cores, mixed precision and shared-memory tiling: chapters 5 and 6 of the book",
 )
@@ -139,15 +140,11 @@ def _cuda_tiled(ctx: Any, *, m: int, n: int, k: int) -> Any:
     return lambda a, b, c: run((n // tile, m // tile), (256, 1), a, b, c)
 
 
-def _bf16(m: int) -> dict[str, Any]:
-    return {"dtype": "bf16", "m": m, "n": m, "k": m, "impl": "torch"}
-
-
 @case(
     # No variant of the smoke tier: launches that do not reach the power limit show nothing.
     nightly={"m": 8192},
     needs=(cuda(),),
-    work=lambda m: _work(**_bf16(m)),
+    work=lambda m: _work(**_cube(m, "bf16")),
     regime=Regime.SUSTAINED,
     tags=["tensor-cores", "power"],
     source="power-capped matrix multiplication, as in training steps; NVML's counter of energy",
@@ -158,7 +155,7 @@ def gemm_sustained(ctx: Any, *, m: int) -> Workload:
     Its clock is held against that of the paced canary of the same run, its energy per launch
     against the baseline: the same cycles at more power are slower training, and no one's code.
     """
-    return gemm.build(ctx, **_bf16(m))
+    return gemm.build(ctx, **_cube(m, "bf16"))
 
 
 GEMM_TENSOR_CORES = Claim(
