@@ -51,18 +51,16 @@ def _reads(launch: Any, x: Any, y: Any) -> dict[str, float]:
     return {"host_reads": perfsuite.count_operators(lambda: launch(x, y))[counting.READ]}
 
 
-def _step(x: Any, y: Any, weights: Any) -> tuple[Any, Any]:
-    residual = x @ weights - y
-    return weights - (2 * RATE / len(x)) * (x.T @ residual), residual.square().mean()
-
-
 def _fit(x: Any, y: Any, *, steps: int, reads: bool = False) -> tuple[Any, Any]:
     weights = x.new_zeros(FEATURES)
     total: Any = 0.0 if reads else x.new_zeros(())
     for _ in range(steps):
-        weights, loss = _step(x, y, weights)
+        residual = x @ weights - y
+        weights = weights - (2 * RATE / len(x)) * (x.T @ residual)
+        loss = residual.square().mean()
         total += loss.item() if reads else loss
-    return weights, _on_host(total if reads else total.item())
+    # In fp32, as the losses are, so that the check allows for what fp32 sums differ by.
+    return weights, torch.tensor([total if reads else total.item()], dtype=torch.float32)
 
 
 host_sync.impl(partial(_fit, reads=True), name="each_step")
@@ -84,11 +82,6 @@ host_sync.impl(
 def _too_early(x: Any, y: Any, *, steps: int) -> tuple[Any, Any]:
     """Read the sum before the last step has added its loss."""
     return _fit(x, y, steps=steps)[0], _fit(x, y, steps=steps - 1)[1]
-
-
-def _on_host(total: float) -> Any:
-    # In fp32, as the losses are, so that the check allows for what fp32 sums differ by.
-    return torch.tensor([total], dtype=torch.float32)
 
 
 @host_sync.reference
