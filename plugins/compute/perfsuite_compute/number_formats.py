@@ -207,16 +207,16 @@ def _found(value: float, table: Sequence[float]) -> float:
 def _metrics(quantise: Quantise, form: Format) -> Mapping[str, float]:
     (a, b), (outlying, _) = matrices(is_outlying=False), matrices(is_outlying=True)
     kept_a, kept_b = quantise(a, form), quantise(b, form)
-    bulk = [i for i in range(COLUMNS) if i != OUTLIER]
     return {
         "sqnr_db": _decibels(a, kept_a),
-        "outlier_sqnr_db": _decibels(
-            [[row[i] for i in bulk] for row in outlying],
-            [[row[i] for i in bulk] for row in quantise(outlying, form)],
-        ),
+        "outlier_sqnr_db": _decibels(_others(outlying), _others(quantise(outlying, form))),
         "product_sqnr_db": _decibels(_product(a, b), _product(kept_a, kept_b)),
         "bits_per_value": form.bits,
     }
+
+
+def _others(rows: Rows) -> Rows:
+    return [row[:OUTLIER] + row[OUTLIER + 1 :] for row in rows]
 
 
 def _product(a: Rows, b: Rows) -> Rows:
