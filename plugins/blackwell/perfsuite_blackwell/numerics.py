@@ -96,16 +96,9 @@ def _kept(x: Any, quantised: Any, form: Format) -> Mapping[str, float]:
     largest = quantised.codes & 0x7F
     if form.bits == 4:  # noqa: PLR2004
         largest = (quantised.codes & 7).maximum(quantised.codes >> 4 & 7)
-    steps = _steps(quantised, form)
-    return _metrics(
-        x.double().flatten().tolist(),
-        back.flatten().tolist(),
-        {
-            "saturated": float((x.double().abs() > steps * form.largest).sum()),
-            "max_code": float(largest.max()),
-            "bits_per_value": 8 * stored / x.numel(),
-        },
-    )
+    saturated = (x.double().abs() > _steps(quantised, form) * form.largest).sum()
+    both = x.double().flatten().tolist(), back.flatten().tolist()
+    return _metrics(*both, saturated, largest.max(), 8 * stored / x.numel())
 
 
 def _steps(quantised: Any, form: Format) -> Any:
@@ -116,30 +109,22 @@ def _steps(quantised: Any, form: Format) -> Any:
 def _searched(data: str, form: Format) -> Mapping[str, float]:
     """Return the metrics of the same matrix in codes found one by one."""
     rows = matrix(data).double().tolist()
-    factor = factor_of([value for row in rows for value in row], form)
+    values = [value for row in rows for value in row]
+    factor = factor_of(values, form)
     found = [search(row, form, factor) for row in rows]
     scales = values_of(form.scale)
     half = len(values_of(form.element)) // 2
-    limits = [[scales[code] * factor * form.largest for code in each.scales] for each in found]
-    return _metrics(
-        [value for row in rows for value in row],
-        [value for each in found for value in each.values],
-        {
-            "saturated": float(
-                sum(
-                    abs(value) > limit[i // form.block]
-                    for row, limit in zip(rows, limits, strict=True)
-                    for i, value in enumerate(row)
-                )
-            ),
-            "max_code": float(max(code % half for each in found for code in each.codes)),
-            "bits_per_value": form.bits_per_value,
-        },
-    )
+    saturated = 0
+    for row, each in zip(rows, found, strict=True):
+        limits = [scales[code] * factor * form.largest for code in each.scales]
+        saturated += sum(abs(value) > limits[i // form.block] for i, value in enumerate(row))
+    most = max(code % half for each in found for code in each.codes)
+    back = [value for each in found for value in each.values]
+    return _metrics(values, back, saturated, most, form.bits_per_value)
 
 
 def _metrics(
-    x: Sequence[float], y: Sequence[float], counted: Mapping[str, float]
+    x: Sequence[float], y: Sequence[float], saturated: Any, max_code: Any, bits_per_value: float
 ) -> Mapping[str, float]:
     """Return the metrics; ``math.fsum`` is exact, so that the order of summing changes nothing."""
     bulk = [i for i in range(len(x)) if i % COLUMNS != OUTLIER]
@@ -147,7 +132,9 @@ def _metrics(
         "sqnr_db": _decibels(x, y),
         "bulk_sqnr_db": _decibels([x[i] for i in bulk], [y[i] for i in bulk]),
         "flushed": float(sum(a != 0 and b == 0 for a, b in zip(x, y, strict=True))),
-        **counted,
+        "saturated": float(saturated),
+        "max_code": float(max_code),
+        "bits_per_value": bits_per_value,
     }
 
 

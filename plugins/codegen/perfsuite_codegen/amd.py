@@ -16,9 +16,9 @@ from perfsuite_codegen.kernel import at_least, check_shared, shared_limit, too_n
 
 TARGETS = ("gfx942", "gfx950")
 SMOKE_TARGET = "gfx942"
-# AMD, CDNA 3 and CDNA 4 instruction set architecture: a wave has 64 threads, a compute unit four
-# SIMDs, and a workgroup at most 1,024 threads.
-WAVE, SIMDS, MOST_WARPS = 64, 4, 16
+# AMD, CDNA 3 and CDNA 4 instruction set architecture: a compute unit has four SIMDs, and a
+# workgroup at most 1,024 threads, waves of 64.
+SIMDS, MOST_WARPS = 4, 16
 # Their tiles are chosen for the 227 KiB of Hopper.
 TOO_LARGE = {
     "gfx942": (

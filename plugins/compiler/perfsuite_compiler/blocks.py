@@ -81,7 +81,7 @@ blocks.wrong(lambda x, *, block: _run(FORWARD[block], x, _weights(block, x.devic
     name="compiled",
     needs=[package("triton")],
     # Of most time there are library kernels, the same in both: less is asked for.
-    beats=Beats("eager", 1.0, PAPER, at={"n": 2048}, needs=(cuda(),)),
+    beats=Beats("eager", 1.0, PAPER, at={"n": 2048}),
 )
 @blocks.impl(
     name="reduce_overhead",

@@ -21,10 +21,7 @@ CALLS = 50
 # Of 7.5 s on two CPU cores g++ takes 4.8 s for the headers of the wrapper, whatever the model. By
 # default it optimizes the wrapper, 1.1 s more, and compiles headers ahead, 10 s, for a cache that
 # each play begins without.
-PLAIN = {
-    "aot_inductor.compile_wrapper_opt_level": "O0",
-    "aot_inductor.precompile_headers": False,
-}
+PLAIN = {"aot_inductor.compile_wrapper_opt_level": "O0", "aot_inductor.precompile_headers": False}
 inductor, codecache = Later("torch._inductor"), Later("torch._inductor.codecache")
 
 

@@ -72,8 +72,7 @@ def _step(ctx: Any, *, tensors: int, impl: str) -> Any:
 
 def distributed(device: str) -> Any:
     """Return what makes a DTensor of a tensor, on a mesh of this process alone."""
-    from torch.distributed import HashStore, init_process_group
-    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed import HashStore, init_device_mesh, init_process_group
     from torch.distributed.tensor import DTensor, Replicate
 
     backend = "nccl" if device == "cuda" else "gloo"

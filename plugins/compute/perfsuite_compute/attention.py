@@ -22,7 +22,6 @@ _FASTER = Beats(
     "FlashAttention-2 (arXiv:2307.08691), abstract: FlashAttention's speed-up is 2-4 times over "
     "optimised baselines; the lower end is asked for",
     at={"b": 4, "s": (2048, 4096, 8192), "d": 128},
-    needs=(cuda(),),
 )
 # triton's result is among its inputs, and so counted for nothing.
 _SMALLER = Beats(
@@ -31,7 +30,6 @@ _SMALLER = Beats(
     "README of Dao-AILab/flash-attention: 10 times less memory than standard attention at a "
     "length of 2048, 20 times at 4096",
     at={"b": 4, "s": (4096, 8192), "d": 128},
-    needs=(cuda(),),
     metric="peak_bytes",
     name="attention_memory",
 )

@@ -19,8 +19,7 @@ _LARGE: dict[str, Any] = {"dtype": "bf16", "b": 2, "h": 16}
     ],
     full=[
         {**_LARGE, "s": 1024, "d": [64, 128]},
-        {**_LARGE, "s": 1024, "d": 256, "impl": ["sdpa", "cudnn"]},
-        {**_LARGE, "s": 8192, "d": [64, 128, 256], "impl": ["sdpa", "cudnn"]},
+        {**_LARGE, "s": [1024, 8192], "d": [64, 128, 256], "impl": ["sdpa", "cudnn"]},
     ],
     needs=[cuda(), arch("sm_80+")],
     # Five products for every pair of query and key that is seen, where forward has two: the

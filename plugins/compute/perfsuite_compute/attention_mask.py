@@ -21,7 +21,7 @@ _SOURCE = (
     "8192, 12 % (window) and 8 % (document) of all pairs are left; 5 is asked for"
 )
 _WINDOW, _DOCUMENT = (
-    Beats("masked", 5.0, _SOURCE, {"mask": mask, "s": 8192}, (cuda(),), name=mask)
+    Beats("masked", 5.0, _SOURCE, {"mask": mask, "s": 8192}, name=mask)
     for mask in ("window", "document")
 )
 

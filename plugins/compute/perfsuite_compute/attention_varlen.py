@@ -207,10 +207,8 @@ def _flex(ctx: Any, *, prompts: str) -> Any:
     beats=Beats(
         "padded",
         5.0,
-        "counted: rows as long as the longest have 11.7 times the pairs that are seen; less than "
-        "half of that is asked for",
+        "counted: rows as long as the longest have 11.7 times the pairs that are seen",
         at={"prompts": "chat"},
-        needs=(cuda(),),
     ),
 )
 def _triton(ctx: Any, *, prompts: str) -> Any:

@@ -81,16 +81,12 @@ def _launch(ctx: Any, *, n: int, impl: str) -> Any:
     return lambda kinds, x, y: kernel(blocks, THREADS, kinds, x, y, n)
 
 
-_than_branches = partial(Beats, "branchy", needs=(cuda(),))
+_than_branches = partial(Beats, "branchy")
 divergence.impl(_launch, name="branchy")
 divergence.impl(
     _launch,
     name="predicated",
-    beats=_than_branches(
-        1.6,
-        f"{_PATHS}, so that two of equal length take twice as long as one; 1.6 is asked for",
-        at={"n": 2**22, "data": "mixed"},
-    ),
+    beats=_than_branches(1.6, f"{_PATHS}: two of a length take twice the time", {"data": "mixed"}),
 )
 divergence.impl(
     _launch,
@@ -98,8 +94,7 @@ divergence.impl(
     beats=_than_branches(
         4.0,
         f"{_PATHS}; with one item in 32, 1 - (31 / 32)**32 = 64 % of warps have one and take its "
-        "path, where a 32nd would do: a ratio of 20, of which sorting and memory take their part; "
-        "four is asked for",
-        at={"n": 2**22, "data": "rare"},
+        "path, where a 32nd would do: a ratio of 20, of which sorting and memory take their part",
+        {"data": "rare"},
     ),
 )

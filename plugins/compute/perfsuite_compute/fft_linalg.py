@@ -27,16 +27,6 @@ def _work(op: str, n: int, impl: str) -> Work:
     return Work(8 * entries + 4 * (n + 1) + dense, dense, 2 * entries * COLUMNS, "fp32")
 
 
-def _memory_bytes(op: str, n: int, impl: str) -> int:
-    if op == "fft":
-        return 16 * batch_of(n) * n * 3 + 16 * n * n + 48 * _ROWS_AT_ONCE * n
-    if op == "cholesky":
-        return 8 * n * n * 6
-    messages = 2 * 4 * ROW_ENTRIES * n * COLUMNS if impl == "plain" else 0
-    chunk = 3 * 8 * _ROWS_AT_ONCE * ROW_ENTRIES * COLUMNS
-    return 24 * ROW_ENTRIES * n + 16 * n * COLUMNS + messages + chunk
-
-
 @case(
     # Odd sizes are prime (fft) or of no block's width (cholesky).
     nightly=[
@@ -51,7 +41,7 @@ def _memory_bytes(op: str, n: int, impl: str) -> int:
     ],
     needs=[cuda().when(op="spmm"), cuda().when(impl="plain")],
     work=_work,
-    memory_bytes=_memory_bytes,
+    memory_bytes=lambda **_: 5 << 29,  # what most takes: messages of a sparse product
     tags=["fft", "linear-algebra", "sparsity"],
     source="AI and scientific computing: chapter 12 of the book's README; flops of an FFT, "
     "5 n log2 n: Van Loan, Computational Frameworks for the FFT; of Cholesky, n**3 / 3: Golub and "

@@ -36,9 +36,7 @@ def _work(m: int, impl: str) -> Work:
     needs=[cuda()],
     work=_work,
     # Slicing holds a few float64 copies; the reference eight.
-    memory_bytes=lambda m, impl: (
-        m * m * (15 * 8 + 2 * SLICES.get(impl, 0) + 24 * (impl == "bf16x3"))
-    ),
+    memory_bytes=lambda m, impl: 144 * m * m,
     tolerance=lambda *, impl: _TOLERANCE[impl],
     metrics=[Metric("correct_bits", "bits", better="higher", threshold=0.01)],
     tags=["numerics", "tensor-cores"],
@@ -88,7 +86,7 @@ def _sliced(x: Any, slices: int) -> tuple[list[Any], Any]:
     """Return x by rows as int8 slices, x = scale * sum of slice i * 2**(-7 (i + 1)), and scale."""
     _, exponent = torch.frexp(x.abs().amax(dim=1, keepdim=True))
     # Twice the power of two above the largest: a slice is then 64 at most, its sign included.
-    scale = _power(exponent + 1)
+    scale = power(exponent + 1)
     rest = x / scale
     parts = []
     for _ in range(slices):
@@ -131,11 +129,11 @@ def reference(a: Any, b: Any) -> Any:
 
 def _coarse(x: Any, dim: int) -> Any:
     _, exponent = torch.frexp(x.abs().amax(dim=dim, keepdim=True))
-    unit = _power(exponent - 20)
+    unit = power(exponent - 20)
     return (x / unit).round() * unit
 
 
-def _power(exponent: Any) -> Any:
+def power(exponent: Any) -> Any:
     """Return 2**exponent in float64 by its bits: ``torch.ldexp`` goes through a power in fp32."""
     return (exponent.to(torch.int64) + 1023 << 52).view(torch.float64)
 

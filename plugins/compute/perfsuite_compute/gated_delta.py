@@ -50,9 +50,7 @@ def _memory_bytes(dtype: str, phase: str, model: str, state: str, b: int, s: int
     tags=["scan", "fusion", "tensor-cores", "decode"],
     source="Gated Delta Networks (arXiv:2412.06464), sections 3.1 and 3.3; Qwen3-Next's model card",
 )
-def gated_delta(
-    rng: Any, *, dtype: str, phase: str, model: str, state: str, b: int, s: int
-) -> tuple[Any, ...]:
+def gated_delta(rng: Any, *, dtype: str, phase: str, model: str, state: str, b: int, s: int) -> Any:
     """Decay a head's state, let a key's value take the place of what it holds, and read a query.
 
     S = a S (I - b k k') + b v k' and o = S q for each token; two heads of values share one of keys.
@@ -137,9 +135,7 @@ def _token(q: Any, k: Any, v: Any, decay: Any, share: Any, before: Any, *_: Any)
     return out[:, None].to(v.dtype), state.to(before.dtype)
 
 
-def _chunks(
-    q: Any, k: Any, v: Any, decay: Any, share: Any, before: Any, *_: Any
-) -> tuple[Any, Any]:
+def _chunks(q: Any, k: Any, v: Any, decay: Any, share: Any, before: Any, *_: Any) -> Any:
     """Take all tokens as transformers' torch_chunk_gated_delta_rule does."""
     s, group = v.shape[1], v.shape[2] // k.shape[2]
 
@@ -180,10 +176,8 @@ gated_delta.impl(lambda ctx: compiled(_token), name="compile", needs=TRITON, tie
         "eager",
         3.0,
         "counted: the fallback of transformers moves a decoded token's states 12 times (decayed, "
-        "times keys, summed, the outer product, added, times queries, summed), two are needed; "
-        "half of that ratio is asked for",
+        "times keys, summed, the outer product, added, times queries, summed), two are needed",
         at={"phase": "decode", "state": "fp32", "b": 64},
-        needs=(cuda(),),
     ),
 )
 def _triton(ctx: Any, *, phase: str) -> Any:

@@ -18,6 +18,10 @@ def _cubes(*sizes: int, **axes: Any) -> list[dict[str, Any]]:
     return [{**axes, "m": size, "n": size, "k": size} for size in sizes]
 
 
+def _cube(size: int, dtype: str) -> dict[str, Any]:
+    return _cubes(size, dtype=dtype, impl="torch")[0]
+
+
 def _ceiling_of(of: str) -> Any:
     return lambda dtype, m, **_: dtype == of and m in _CEILINGS[of]
 
@@ -26,13 +30,6 @@ def _work(dtype: str, m: int, n: int, k: int, **_: Any) -> Work:
     size = _BYTES[dtype]
     written = (4 if dtype == "int8" else size) * m * n
     return Work(size * (m * k + k * n), written, 2 * m * n * k, rate_dtype=dtype)
-
-
-def _memory_bytes(dtype: str, m: int, n: int, k: int, **_: Any) -> int:
-    # An int8's sums, twice, are 8 bytes; an fp64's reference has copies of the operands.
-    copies = {"fp64": 48, "int8": 8}.get(dtype, 0) * m * n
-    own = _BYTES[dtype] * (m * k + k * n + 2 * m * n)
-    return own + copies + 8 * (k * n + m * n + min(m, 2048) * k)
 
 
 @operator(
@@ -56,14 +53,12 @@ def _memory_bytes(dtype: str, m: int, n: int, k: int, **_: Any) -> int:
     ],
     needs=[cuda().when(dtype=("bf16", "tf32", "fp16", "int8", "fp64"))],
     work=_work,
-    memory_bytes=_memory_bytes,
+    # Four matrices in the dtype and two in float64; an fp64's reference copies the operands.
+    memory_bytes=lambda dtype, m, **_: (104 if dtype == "fp64" else 36) * m * m,
     # tf32 has 10 bits of mantissa, an error of 2**-11 for each operand.
     tolerance=lambda *, dtype: 1e-3 if dtype == "tf32" else None,
     tags=["tensor-cores", "tiling"],
-    canary={
-        "cuda": {"dtype": "bf16", "m": 4096, "n": 4096, "k": 4096, "impl": "torch"},
-        "cpu": {"dtype": "fp32", "m": 512, "n": 512, "k": 512, "impl": "torch"},
-    },
+    canary={"cuda": _cube(4096, "bf16"), "cpu": _cube(512, "fp32")},
     ceilings={dtype: _ceiling_of(dtype) for dtype in _CEILINGS},
     source="tensor cores, mixed precision and shared-memory tiling: chapters 5 and 6 of the book",
 )
@@ -85,10 +80,8 @@ def gemm(rng: Any, *, dtype: str, m: int, n: int, k: int) -> Any:
     if dtype == "int8":
         a, columns = (rng.randint(-127, 128, *of, dtype=dtype) for of in ((m, k), (n, k)))
         return a, columns.t(), rng.empty(m, n, dtype="int32")
-    return tuple(
-        make(*of, dtype=DTYPES[dtype])
-        for make, of in ((rng.randn, (m, k)), (rng.randn, (k, n)), (rng.empty, (m, n)))
-    )
+    name = DTYPES[dtype]
+    return rng.randn(m, k, dtype=name), rng.randn(k, n, dtype=name), rng.empty(m, n, dtype=name)
 
 
 @gemm.reference
@@ -118,7 +111,7 @@ gemm.impl(
         0.8,
         "Triton tutorial 03, matrix multiplication: 'performance on par with cuBLAS'",
         at={"dtype": "bf16", "m": (4096, 8192)},
-        needs=(cuda(), arch("sm_90")),
+        needs=(arch("sm_90"),),
     ),
 )
 
@@ -138,7 +131,6 @@ def _cuda_naive(ctx: Any, *, m: int, n: int, k: int) -> Any:
         "tiles with 2D register tiles 68.7 % of cuBLAS, a ratio of 8.1; half of it is asked for, "
         "since Hopper's larger L1 helps the naive kernel most",
         at={"dtype": "fp32", "m": 2048},
-        needs=(cuda(),),
     ),
 )
 def _cuda_tiled(ctx: Any, *, m: int, n: int, k: int) -> Any:
@@ -148,15 +140,11 @@ def _cuda_tiled(ctx: Any, *, m: int, n: int, k: int) -> Any:
     return lambda a, b, c: run((n // tile, m // tile), (256, 1), a, b, c)
 
 
-def _bf16(m: int) -> dict[str, Any]:
-    return {"dtype": "bf16", "m": m, "n": m, "k": m, "impl": "torch"}
-
-
 @case(
     # No variant of the smoke tier: launches that do not reach the power limit show nothing.
     nightly={"m": 8192},
     needs=(cuda(),),
-    work=lambda m: _work(**_bf16(m)),
+    work=lambda m: _work(**_cube(m, "bf16")),
     regime=Regime.SUSTAINED,
     tags=["tensor-cores", "power"],
     source="power-capped matrix multiplication, as in training steps; NVML's counter of energy",
@@ -167,7 +155,7 @@ def gemm_sustained(ctx: Any, *, m: int) -> Workload:
     Its clock is held against that of the paced canary of the same run, its energy per launch
     against the baseline: the same cycles at more power are slower training, and no one's code.
     """
-    return gemm.build(ctx, **_bf16(m))
+    return gemm.build(ctx, **_cube(m, "bf16"))
 
 
 GEMM_TENSOR_CORES = Claim(
@@ -177,7 +165,7 @@ GEMM_TENSOR_CORES = Claim(
     than={"dtype": "fp32"},
     by=4.0,
     at={"impl": ("torch",), "m": (4096,)},
-    needs=(cuda(), arch("sm_90")),
+    needs=(arch("sm_90"),),
     source="NVIDIA H200 datasheet: 494.5 TFLOP/s dense tf32, 67 fp32, a ratio of 7.4; four is "
     "asked for, since tensor cores reach a smaller share of their peak",
 )

@@ -49,7 +49,6 @@ _BEATS = {
         "S. Boehm, 'How to Optimize a CUDA Matmul Kernel' (2022), fp32: tiles in shared "
         "memory 12.8 % of cuBLAS, 2D tiles in registers 68.7 %, a ratio of 5.4; half is asked for",
         at={"size": 2048},
-        needs=(cuda(),),
     ),
     "wmma": Beats(
         "register",
@@ -57,16 +56,14 @@ _BEATS = {
         "NVIDIA H200 datasheet: 989 TFLOP/s dense bf16, 67 fp32, a ratio of 14.8; three is "
         "asked for, since a kernel that waits at every step reaches a small share of the former",
         at={"size": 2048},
-        needs=(cuda(), arch("sm_90")),
+        needs=(arch("sm_90"),),
     ),
     "wgmma": Beats(
         "compute.gemm[dtype=bf16,m={size},n={size},k={size},impl=torch]",
         0.75,
-        "P. Shankhdhar, fast.cu, README: on an H100, bf16, 763 TFLOP/s where cuBLAS has "
-        "716 (4096 cubed), 808 where it has 795 (8192 cubed), with clusters and an overlapped "
-        "store besides; three quarters are asked for",
+        "P. Shankhdhar, fast.cu, README: on an H100, bf16, 763 TFLOP/s where cuBLAS has 716 (4096 "
+        "cubed), 808 where it has 795 (8192 cubed), with clusters and an overlapped store besides",
         at={"size": (4096, 8192)},
-        needs=(cuda(), arch("sm_90")),
     ),
 }
 

@@ -70,7 +70,6 @@ FOUR_CHAINS = Claim(
     than={"chains": 1},
     by=3.0,
     at={"n": (N,), "unroll": (8,)},
-    needs=(cuda(),),
     source="CUDA C++ Programming Guide, 'Multiprocessor Level': arithmetic takes 4 cycles "
     "where its operands are registers, which 16 warps hide, or fewer with more independent "
     "instructions each: a ratio of 4 for 4 warps; three is asked for",

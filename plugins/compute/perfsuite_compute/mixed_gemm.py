@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from perfsuite import Beats, arch, cuda, operator, package
-from perfsuite.gpu import Later, matmul64, sm_count, torch
+from perfsuite.gpu import Later, load, matmul64, sm_count, torch
 
 GROUP = 128  # weights of 4 bits that share a scale
 _LARGEST, _PARTS = {"int8": 127, "int4": 7}, {"int8": 2, "int4": 4}
@@ -92,17 +92,14 @@ def _bf16(x: Any, w: Any, scale: Any, y: Any) -> None:
         "PyTorch blog, 'Accelerating Generative AI with PyTorch II: GPT, Fast': int8 "
         "weights make decoding of one sequence about 50 % faster, the whole model on an A100",
         at={"m": 1, "n": 28672},
-        needs=(cuda(), arch("sm_90")),
+        needs=(arch("sm_90"),),
     ),
 )
 def _int8(ctx: Any, *, m: int, n: int, k: int, impl: str) -> Any:
     if m == 1:
-        sms = sm_count()
-        macros = {"N": n, "K": k, "WARPS": _WARPS, **({"INT4": 1} if impl == "int4" else {})}
-        options = tuple(f"-D{name}={value}" for name, value in macros.items())
-        run = ctx.load_cuda(
-            Path(__file__).with_name("mixed_gemv.cu"), "mixed_gemv", options=options
-        )
+        sms, own = sm_count(), {"INT4": 1} if impl == "int4" else {}
+        file = str(Path(__file__).with_name("mixed_gemv.cu"))
+        run = load(ctx, file, "mixed_gemv", N=n, K=k, WARPS=_WARPS, **own)
         return lambda x, w, scale, y: run(sms, 32 * _WARPS, x, w, scale, y)
     return kernels.launch(m, n, k, kind=impl)
 

@@ -33,12 +33,10 @@ def _work(model: str, tokens: int, **_: Any) -> Work:
     return Work(read, 2 * tokens * width, 6 * tokens * top * width * inner, rate_dtype="fp8")
 
 
-def _memory_bytes(model: str, tokens: int, **_: Any) -> int:
-    experts, top, width, inner = MODELS[model]
-    rows = tokens * top + 128 * experts
-    # Weights are drawn in bf16 and quantised in fp32; the reference has one expert in float64.
-    held = 13 * experts * 3 * width * inner + rows * (3 * width + 5 * inner)
-    return held + 17 * 3 * width * inner + 24 * tokens * (width + top * inner)
+def _memory_bytes(model: str, **_: Any) -> int:
+    experts, _top, width, inner = MODELS[model]
+    # Weights are drawn in bf16 and quantised in fp32; the rest is much less.
+    return 50 * experts * width * inner
 
 
 @operator(
@@ -47,7 +45,7 @@ def _memory_bytes(model: str, tokens: int, **_: Any) -> int:
         {"model": "deepseek-v2-lite", "tokens": [64, 4096]},
         {"model": "mixtral-8x7b", "tokens": 1024},
     ],
-    full=[{"model": "tiny", "tokens": 64}, {"model": "mixtral-8x7b", "tokens": 64}],
+    full={"model": ["tiny", "mixtral-8x7b"], "tokens": 64},
     work=_work,
     memory_bytes=_memory_bytes,
     # In bf16 both products, the gate's, scales and sums round, by 0.2 % each. Before e4m3 the gate,
@@ -181,7 +179,7 @@ def _in_bf16(w: Any, scale: Any) -> Any:
         "PyTorch blog, 'Accelerating MoE's with a Triton Persistent Cache-Aware Grouped GEMM "
         "Kernel': 1.42 to 2.62 times a loop over the experts, in bf16, DeepSeek-V3 16B on H100",
         at={"model": "mixtral-8x7b", "tokens": 1024},
-        needs=(cuda(), arch("sm_90")),
+        needs=(arch("sm_90"),),
     ),
 )
 def _triton(ctx: Any, *, model: str, tokens: int) -> Any:

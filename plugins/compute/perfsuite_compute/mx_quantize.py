@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from perfsuite import Beats, arch, cuda, operator, package
+from perfsuite import Beats, arch, operator, package
 from perfsuite.gpu import TRITON, Later, by_rows, compiled, torch
 from perfsuite_compute.quantize_cast import nearest
 
@@ -20,18 +20,11 @@ _FORMATS = [*BLOCK]
     full=[
         {"to": _FORMATS, "model": "llama3-8b", "tokens": 128},
         # As the thread below has it.
-        {
-            "to": _FORMATS,
-            "model": "llama3-405b",
-            "tokens": 16384,
-            "impl": ["compile", "triton"],
-        },
+        {"to": _FORMATS, "model": "llama3-405b", "tokens": 16384, "impl": ["compile", "triton"]},
     ],
     # torchao multiplies by the inverse of a step: what lies on a middle may become either code.
     tolerance=lambda *, impl: 1e-2 if impl == "torchao" else 0.0,
-    memory_bytes=lambda model, tokens, impl, **_: (
-        (40 if impl == "eager" else 16) * tokens * WIDTHS[model] + (1 << 30)
-    ),
+    memory_bytes=lambda model, tokens, **_: 40 * tokens * WIDTHS[model] + (1 << 30),
     tags=["quantisation", "fp8", "fp4", "fusion"],
     source="OCP Microscaling Formats (MX) v1.0, section 6.3; cuBLAS documentation, 1D block "
     "scaling factors layout; pytorch/pytorch#167098",
@@ -185,7 +178,6 @@ _LARGE = {"tokens": (8192, 16384)}
             "counted: fp32 moves 6 bytes a number, the largest of sizes 12, the products 8, clamps "
             "8 and codes 5, which is 39 where 3 are needed; 3 is asked for",
             at=_LARGE,
-            needs=(cuda(),),
         ),
         Beats(
             "compile",
@@ -193,7 +185,6 @@ _LARGE = {"tokens": (8192, 16384)}
             "pytorch/pytorch#167098: nvfp4 of 16384 x 16384 takes 880 us by torch.compile and 207 "
             "by a naive Triton kernel on a B200, a ratio of 4.3; 2 is asked for",
             at={**_LARGE, "to": "nvfp4"},
-            needs=(cuda(),),
             name="nvfp4_over_compile",
         ),
     ],

@@ -7,7 +7,6 @@ from perfsuite import Beats, arch, cuda, operator
 from perfsuite.gpu import DTYPES, TRITON, Later, by_rows, compiled, torch
 
 EPS, MOST, GROUP = 1e-6, 448.0, 128
-_ROWS_AT_ONCE = 1024
 
 
 @operator(
@@ -18,7 +17,6 @@ _ROWS_AT_ONCE = 1024
     needs=[cuda().when(dtype="bf16")],
     # A number near the middle between two codes may become either, an eighth off at most.
     tolerance=2e-2,
-    memory_bytes=lambda rows, cols, **_: 24 * rows * cols + 48 * _ROWS_AT_ONCE * cols,
     tags=["quantisation", "fusion", "reduction"],
     source="DeepSeek-V3 (arXiv:2412.19437), section 3.3.2: fine-grained quantisation",
 )
@@ -53,7 +51,7 @@ def reference(x: Any, weight: Any, *_: Any, group: int = GROUP) -> tuple[Any, An
     def scales(part: Any) -> Any:
         return groups(part).abs().amax(2).repeat_interleave(group // GROUP, 1) / MOST
 
-    return by_rows(codes, x, _ROWS_AT_ONCE), by_rows(scales, x, _ROWS_AT_ONCE)
+    return by_rows(codes, x), by_rows(scales, x)
 
 
 @norm_quantize.wrong
@@ -88,7 +86,6 @@ def _compile(ctx: Any) -> Any:
         "counted: the norm moves 4 bytes a number, its fp32 6, the largest of sizes 12, the "
         "quotients 8, clamps 8 and codes 5, which is 43 where 3 are needed; 3 is asked for",
         at={"rows": 8192, "cols": (4096, 7168)},
-        needs=(cuda(),),
     ),
 )
 def _triton(ctx: Any) -> Any:

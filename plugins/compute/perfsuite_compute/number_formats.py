@@ -8,6 +8,7 @@ from typing import Any
 
 from perfsuite import Inspection, Metric, Regime, case
 from perfsuite.gpu import torch
+from perfsuite_compute.fp64_emulation import power
 
 ROWS, COLUMNS = 16, 512
 OUTLIER, GAIN = 37, 64.0  # a column, and how much larger than the others it is made
@@ -129,7 +130,7 @@ def _steps(blocks: Any, form: Format) -> Any:
         return torch.ones_like(largest)
     if form.is_power:
         exponent = torch.frexp(largest).exponent - math.frexp(form.largest)[1]
-        return _power(exponent)
+        return power(exponent)
     exact = largest / form.largest
     if form.scale_bits == 8:  # noqa: PLR2004 - e4m3 under a factor
         factor = (exact.max() / _E4M3.largest).float().double()
@@ -141,13 +142,8 @@ def _steps(blocks: Any, form: Format) -> Any:
 def _nearest(x: Any, form: Format) -> Any:
     """Return the nearest numbers of the format, ties to even, saturated."""
     exponent = (torch.frexp(x).exponent - 1).clamp_min(form.least_exponent)
-    unit = _power(exponent - form.mantissa) if form.exponent else torch.ones_like(x)
+    unit = power(exponent - form.mantissa) if form.exponent else torch.ones_like(x)
     return ((x / unit).round() * unit).clamp(-form.largest, form.largest)
-
-
-def _power(exponent: Any) -> Any:
-    """Return 2**exponent by its bits: ``torch.ldexp`` goes through a power in fp32."""
-    return (exponent.to(torch.int64) + 1023 << 52).view(torch.float64)
 
 
 def values_of(form: Format) -> list[float]:
@@ -211,16 +207,16 @@ def _found(value: float, table: Sequence[float]) -> float:
 def _metrics(quantise: Quantise, form: Format) -> Mapping[str, float]:
     (a, b), (outlying, _) = matrices(is_outlying=False), matrices(is_outlying=True)
     kept_a, kept_b = quantise(a, form), quantise(b, form)
-    bulk = [i for i in range(COLUMNS) if i != OUTLIER]
     return {
         "sqnr_db": _decibels(a, kept_a),
-        "outlier_sqnr_db": _decibels(
-            [[row[i] for i in bulk] for row in outlying],
-            [[row[i] for i in bulk] for row in quantise(outlying, form)],
-        ),
+        "outlier_sqnr_db": _decibels(_others(outlying), _others(quantise(outlying, form))),
         "product_sqnr_db": _decibels(_product(a, b), _product(kept_a, kept_b)),
         "bits_per_value": form.bits,
     }
+
+
+def _others(rows: Rows) -> Rows:
+    return [row[:OUTLIER] + row[OUTLIER + 1 :] for row in rows]
 
 
 def _product(a: Rows, b: Rows) -> Rows:

@@ -83,7 +83,6 @@ OCCUPANCY_OVER_ONE_BLOCK = Claim(
     than={"impl": "shared_1"},
     by=2.0,
     at={"n": (N,)},
-    needs=(cuda(),),
     source="te42kyfo/gpu-benches, gpu-stream, H200, scale with 8 bytes a thread: 852 GB/s at "
     "12.5 % occupancy, 1395 at 25 %, 3165 at 100 %; two is asked for",
 )

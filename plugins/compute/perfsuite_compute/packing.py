@@ -176,7 +176,6 @@ def _padded(x: Any, mask: Any, weight: Any) -> Any:
         "padding there are 5.5 times the tokens; packing and padding take a third as long as the "
         "products, so that 4 are left; half of that is asked for",
         at={"op": "linear", "model": "llama3-8b"},
-        needs=(cuda(),),
     ),
 )
 def _triton(ctx: Any, *, op: str, model: str) -> Any:

@@ -19,10 +19,6 @@ _ROWS_AT_ONCE = 512
         {"to": ["fp8", "int8"], "rows": 8192, "cols": 16384},
     ],
     tolerance=0.0,
-    memory_bytes=lambda to, rows, cols, impl: (
-        # Two fp32 copies at a time.
-        (12 if impl == "eager" else 4) * rows * cols + 8 * rows + 64 * _ROWS_AT_ONCE * cols
-    ),
     tags=["quantisation", "fusion"],
     source="FP8 and INT8 quantisation: chapters 6 and 10 of the book",
 )

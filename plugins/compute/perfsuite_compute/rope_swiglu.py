@@ -13,7 +13,6 @@ _ROPE = Beats(
     "Liger Kernel (arXiv:2410.10989), RoPE against Hugging Face's: about 8 times less "
     "time; counted, 10 trips of each element against 2, a ratio of 5",
     at={"op": "rope", "tokens": 8192},
-    needs=(cuda(),),
     name="rope_fused",
 )
 _SWIGLU = Beats(
@@ -22,7 +21,6 @@ _SWIGLU = Beats(
     "counted as in H. He, Making Deep Learning Go Brrrr From First Principles: two "
     "kernels move each element 5 times, one 3 times, a ratio of 1.67",
     at={"op": "swiglu", "tokens": 8192},
-    needs=(cuda(),),
     name="swiglu_fused",
 )
 
@@ -51,9 +49,7 @@ def _work(dtype: str, op: str, tokens: int, width: int, impl: str) -> Work:
     needs=[cuda().when(dtype="bf16")],
     work=_work,
     # Two inputs, two outputs and three temporaries, and float64 of the inputs and the result.
-    memory_bytes=lambda dtype, op, tokens, width, impl: (
-        tokens * width * (46 if dtype == "bf16" else 60)
-    ),
+    memory_bytes=lambda tokens, width, **_: 60 * tokens * width,
     metrics=[KERNELS],
     tags=["fusion"],
     source="kernel fusion: chapter 8 of the book; Liger Kernel (arXiv:2410.10989), section 3.2",

@@ -67,7 +67,6 @@ def _dense(x: Any, w: Any, y: Any) -> None:
         "skipping zeros doubles the tensor cores' throughput; 1.1 is asked for, since power and "
         "memory limit both",
         at={"m": 8192},
-        needs=(cuda(), arch("sm_80+")),
     ),
 )
 def _cusparselt(x: Any, w: Any, packed: Any) -> Any:

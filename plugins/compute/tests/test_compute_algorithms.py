@@ -1,19 +1,10 @@
-"""Sparse, emulated and Strassen multiplication: right on the CPU, exact where they are exact."""
+"""Sparse and emulated multiplication, transforms and formats: exact where they are exact."""
 
 from functools import partial
 from typing import Any
 
 import pytest
-from perfsuite_compute import (
-    fft_linalg,
-    fp64_emulation,
-    mx_quantize,
-    number_formats,
-    sparse24,
-    strassen,
-)
-
-import perfsuite
+from perfsuite_compute import fft_linalg, fp64_emulation, mx_quantize, number_formats, sparse24
 
 torch = pytest.importorskip("torch")
 
@@ -59,17 +50,6 @@ def test_bits_grow_with_slices_up_to_float64() -> None:
         for impl in ("bf16x3", "int8x4", "int8x6", "int8x8", "fp64")
     }
     assert bits["bf16x3"] < bits["int8x4"] < bits["int8x6"] < 50 < min(bits["int8x8"], bits["fp64"])
-
-
-@pytest.mark.parametrize("levels", [0, 1, 2])
-def test_strassen_is_exact_in_whole_numbers(levels: int) -> None:
-    generator = torch.Generator().manual_seed(1)
-    a = torch.randint(-9, 9, (24, 40), generator=generator)
-    b = torch.randint(-9, 9, (40, 16), generator=generator)
-    a, b, made = a.double(), b.double(), []
-    seen = perfsuite.count_operators(lambda: made.append(strassen.multiply(a, b, levels=levels)))
-    assert torch.equal(made[0], a @ b)
-    assert seen["mm"] == 7**levels
 
 
 def test_blocked_cholesky_takes_a_last_panel_that_is_not_whole() -> None:

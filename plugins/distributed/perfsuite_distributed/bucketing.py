@@ -2,26 +2,23 @@
 
 from functools import partial
 from typing import Any
-from unittest import mock
 
-import perfsuite
+from perfsuite import Claim, Metric, count_operators, cuda, operator
 from perfsuite.gpu import torch
-from perfsuite_distributed.ranks import BOOK, NCCL_TESTS, bus_bytes, mean, own, true_mean
+from perfsuite_distributed.ranks import BOOK, NCCL_TESTS, mean, over_links, own, true_mean
 
 _SMALL, _LARGE = {"tensors": 64, "kib": 64}, {"tensors": 1000, "kib": 4096}
 
 
-@perfsuite.operator(
+@operator(
     smoke={"ranks": 2, **_SMALL, "impl": ["each", "bucket"]},
     nightly=[{"ranks": [2, 4], **size} for size in (_SMALL, _LARGE)],
     ranks="ranks",
-    work=lambda ranks, tensors, kib, impl: perfsuite.Work(
-        bus_bytes("all_reduce", tensors * kib * 1024, ranks), link="nvlink"
-    ),
+    work=lambda ranks, tensors, kib, impl: over_links("all_reduce", tensors * kib * 1024, ranks),
     memory_bytes=lambda ranks, tensors, kib, impl: 2 * tensors * kib * 1024,
     in_place=True,
     cold=False,
-    metrics=[perfsuite.Metric("all_reduces", better="equal")],
+    metrics=[Metric("all_reduces", better="equal")],
     source=f"{BOOK} 4, bucketed gradients; {NCCL_TESTS}",
 )
 def bucketing(rng: Any, *, ranks: int, tensors: int, kib: int) -> tuple[Any, ...]:
@@ -46,10 +43,7 @@ def _last_not_sent(x: Any) -> Any:
 
 @bucketing.exact
 def _all_reduces(launch: Any, x: Any) -> dict[str, float]:
-    called = torch.distributed.all_reduce
-    with mock.patch.object(torch.distributed, "all_reduce", wraps=called) as counted:
-        launch(x)
-    return {"all_reduces": counted.call_count}
+    return {"all_reduces": count_operators(lambda: launch(x))["all_reduce"]}
 
 
 @bucketing.impl
@@ -75,9 +69,7 @@ def _bucket(ctx: Any, *, tensors: int, kib: int) -> Any:
 
 bucketing.impl(mean, name="one")
 
-_beats_each = partial(
-    perfsuite.Claim, case="bucketing", than={"impl": "each"}, needs=(perfsuite.cuda(),)
-)
+_beats_each = partial(Claim, case="bucketing", than={"impl": "each"}, needs=(cuda(),))
 ONE_LARGE_3X = _beats_each(
     name="one_large_3x",
     faster={"impl": "one"},

@@ -17,9 +17,7 @@ _ONE_WAY = {"op": ["all_gather", "reduce_scatter"], "impl": "library"}
     full=[{"op": "all_reduce", **_ALL}, {**_ONE_WAY, **_ALL}],
     ranks="ranks",
     # What goes over a rank's link; the rate is nccl-tests' busbw.
-    work=lambda op, ranks, kib, impl: perfsuite.Work(
-        gang.bus_bytes(op, kib * 1024, ranks), link="nvlink"
-    ),
+    work=lambda op, ranks, kib, impl: gang.over_links(op, kib * 1024, ranks),
     tolerance=lambda *, op: 0.0 if op == "all_gather" else None,
     in_place=lambda *, op: op == "all_reduce",
     cold=False,
@@ -67,12 +65,8 @@ def _library(x: Any, *y: Any, op: str) -> Any:
     if op == "all_reduce":
         return gang.mean(x)
     dist = torch.distributed
-    gather_or_scatter = {
-        "all_gather": dist.all_gather_into_tensor,
-        "reduce_scatter": dist.reduce_scatter_tensor,
-    }[op]
-    gather_or_scatter(*y, x)
-    return None
+    call = dist.all_gather_into_tensor if op == "all_gather" else dist.reduce_scatter_tensor
+    return call(*y, x)  # nothing: it has been awaited
 
 
 @collective.impl(name="ring")

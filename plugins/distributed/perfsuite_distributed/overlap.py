@@ -6,7 +6,7 @@ from typing import Any
 
 import perfsuite
 from perfsuite.gpu import matmul64, torch
-from perfsuite_distributed.ranks import BOOK, bus_bytes, mean, own, true_mean
+from perfsuite_distributed.ranks import BOOK, mean, over_links, own, true_mean
 
 _OVERLAP = f"{BOOK} 4, overlapping communication"
 _SOURCE = f"{_OVERLAP}; microsoft/superbenchmark 700d650, computation-communication-overlap"
@@ -31,11 +31,8 @@ _PAYS = perfsuite.Beats(
     smoke={**_SMALL, "impl": ["serial", "overlap"]},
     nightly=_LARGE,
     ranks="ranks",
-    work=lambda ranks, n, mib, impl: perfsuite.Work(
-        bus_bytes("all_reduce", mib * 2**20, ranks),
-        flops=LAYERS * 2.0 * n**3,
-        rate_dtype="bf16",
-        link="nvlink",
+    work=lambda ranks, n, mib, impl: over_links(
+        "all_reduce", mib * 2**20, ranks, flops=LAYERS * 2.0 * n**3, rate_dtype="bf16"
     ),
     in_place=True,
     cold=False,

@@ -2,20 +2,21 @@
 
 from typing import Any
 
+from perfsuite import Work
 from perfsuite.gpu import torch
 
 BOOK = "AI Systems Performance Engineering, chapter"
 NCCL_TESTS = "NVIDIA/nccl-tests, doc/PERFORMANCE.md: bus bandwidth"
 
 
-def bus_bytes(op: str, size: float, ranks: int) -> float:
+def over_links(op: str, size: float, ranks: int, **more: Any) -> Work:
     """Return the bytes each rank's link must carry for ``size`` bytes of payload.
 
     ``size`` is the whole buffer: what is reduced, what is gathered, or what is scattered.
     Source: nccl-tests' factors, 2(n-1)/n for all-reduce, (n-1)/n for the other two.
     """
     share = (ranks - 1) / ranks
-    return size * (2 * share if op == "all_reduce" else share)
+    return Work(size * (2 * share if op == "all_reduce" else share), link="nvlink", **more)
 
 
 def mean(tensor: Any) -> Any:

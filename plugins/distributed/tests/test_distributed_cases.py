@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from perfsuite_distributed.ranks import bus_bytes
+from perfsuite_distributed.ranks import over_links
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = Path(__file__).with_name("gloo_ranks.py")
@@ -63,6 +63,6 @@ def test_neighbours_and_overlap_agree_and_a_bucket_is_one_call(tmp_path: Path) -
 
 
 def test_bus_bytes_are_those_of_nccl_tests() -> None:
-    assert bus_bytes("all_reduce", 100, 4) == 150
-    assert bus_bytes("all_gather", 100, 4) == 75
-    assert bus_bytes("reduce_scatter", 100, 2) == 50
+    assert over_links("all_reduce", 100, 4).read_bytes == 150
+    assert over_links("all_gather", 100, 4).read_bytes == 75
+    assert over_links("reduce_scatter", 100, 2).read_bytes == 50

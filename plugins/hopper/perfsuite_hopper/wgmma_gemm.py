@@ -15,7 +15,6 @@ _NEAR_CUBLAS = Beats(
     "cubed), 808 where it has 795 (8192 cubed); three quarters are asked for, since clusters and "
     "the overlapped store are left out here",
     at={"m": (4096, 8192)},
-    needs=(cuda(), arch("sm_90")),
 )
 
 

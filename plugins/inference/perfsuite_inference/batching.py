@@ -182,7 +182,6 @@ BATCHING_CONTINUOUS = Claim(
     than={"impl": "static"},
     by=1.5,
     at={"size": ("1b",)},
-    needs=(cuda(),),
     source="the repository that accompanies the book, pairs continuous_batching (folders ch04, "
     "ch15) on one B200, two B200 and four GB200: 2.65 to 4.42 times as fast as static batches; "
     "less is asked for, as a trace of 48 requests ends in a tail with empty slots and neither "

@@ -188,7 +188,6 @@ GRAPH = Claim(
     than={"impl": "static"},
     by=1.3,
     at={"size": ("1b", "8b"), "batch": (1,)},
-    needs=(cuda(),),
     # 1.65 was for a model of 8e9 parameters, and a smaller one waits for its launches more.
     source="a third party's blog (cloudai.pt, CUDA Graphs + torch.compile): one decode step of "
     "Llama 3.1 8B on an H100 takes 8.4 ms in eager mode and 5.1 ms as a CUDA graph, 1.65; less is "

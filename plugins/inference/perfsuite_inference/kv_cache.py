@@ -145,7 +145,6 @@ PAGED = Claim(
     than={"impl": "contiguous"},
     by=1.5,
     at={"dtype": ("bf16",), "longest": (8192,)},
-    needs=(cuda(),),
     source="counted: rows are a third of the longest on average, so contiguous attention moves "
     "three times the bytes; half of the ratio is asked for",
 )

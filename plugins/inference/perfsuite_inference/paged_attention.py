@@ -46,11 +46,7 @@ def _work(dtype: str, batch: int, context: int, impl: str) -> Work:
         {"dtype": "fp8", "batch": 64, "context": 2047, "impl": "triton"},
     ],
     full={"dtype": "fp8", "batch": 1, "context": 32767, "impl": ["triton", "one_block"]},
-    needs=(
-        package("torch"),
-        cuda().when(dtype=("bf16", "fp8")),
-        arch("sm_89+").when(dtype="fp8"),
-    ),
+    needs=(package("torch"), cuda().when(dtype=("bf16", "fp8")), arch("sm_89+").when(dtype="fp8")),
     work=_work,
     # The blocks, half of them somebody else's, twice as the check has other data beside, the copy
     # in its two layouts, which the negative control makes too, and one row of the reference.
@@ -146,7 +142,6 @@ def _one_block(ctx: Any) -> Any:
             # Bytes of keys and values: gathering reads them, writes a copy and reads that.
             "counted: gathering moves the keys and values three times, the kernel once",
             at={"dtype": "bf16"},
-            needs=(cuda(),),
         ),
         Beats(
             "one_block",
@@ -154,7 +149,6 @@ def _one_block(ctx: Any) -> Any:
             "Flash-Decoding (T. Dao et al., 2023): decoding up to 8 times as fast for very long "
             "sequences, its attention up to 50 times; 8 is asked for",
             at={"dtype": "bf16", "batch": 1, "context": 32767},
-            needs=(cuda(),),
             name="flash_decoding",
         ),
     ],
@@ -170,6 +164,5 @@ FP8 = Claim(
     than={"dtype": "bf16"},
     by=1.5,
     at={"impl": ("triton",), "batch": (16, 64)},
-    needs=(cuda(),),
     source="counted: keys and values in fp8 are half the bytes; three quarters of 2 are asked for",
 )

@@ -34,11 +34,7 @@ def _work(dtype: str, batch: int, chunk: int, context: int, impl: str) -> Work:
         {**_SEVERAL, "impl": ["gather", "triton", "flashinfer"]},
     ],
     full={**_LONG, "chunk": 2048, "context": 32767, "impl": ["gather", "triton", "flashinfer"]},
-    needs=(
-        package("torch"),
-        cuda().when(dtype="bf16"),
-        arch("sm_80+").when(dtype="bf16"),
-    ),
+    needs=(package("torch"), cuda().when(dtype="bf16"), arch("sm_80+").when(dtype="bf16")),
     work=_work,
     # As of paged_attention; and queries and results, of the reference in float64.
     memory_bytes=lambda dtype, batch, chunk, context, impl: (
@@ -150,7 +146,6 @@ def _by_token(ctx: Any, *, chunk: int) -> Any:
             "counted: the four heads that share a key head fill 4 of the 16 rows that a product "
             "has, so that a token by itself costs four times the products; 2 is asked for",
             at={"chunk": 512, "context": 8191},
-            needs=(cuda(),),
         ),
         Beats(
             "gather",
@@ -158,7 +153,6 @@ def _by_token(ctx: Any, *, chunk: int) -> Any:
             "counted: copies of 8191 keys and values are eight times a result of 512 rows and of "
             "four times the heads; half of that is asked for",
             at={"chunk": 512, "context": 8191},
-            needs=(cuda(),),
             metric="peak_bytes",
             name="paged_prefill_memory",
         ),

@@ -85,7 +85,6 @@ FLASH = Claim(
     than={"impl": "eager"},
     by=2.0,
     at={"size": ("1b",), "length": (2048, 4096)},
-    needs=(cuda(),),
     # 2 (written), 2 + 2 (scaled), 2 + 2 (masked), 2 + 4 (to fp32), 4 + 4 (softmax), 4 + 2 (to bf16)
     # and 2 (read) bytes of each of 16 x 32 x 4096 x 4096 scores, 0.27 TB, take 57 ms at an H200's
     # 4.8 TB/s. All operations of the launch, 9e12, take 9 ms at its 989 TFLOP/s.

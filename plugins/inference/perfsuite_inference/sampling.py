@@ -34,8 +34,6 @@ def logits_by_rank(dtype: str, place: Any = "cpu") -> Any:
     ],
     needs=[cuda().when(dtype="bf16")],
     work=lambda dtype, keep, batch, impl: Work(batch * (_ITEM[dtype] * VOCAB + 4), 8 * batch),
-    # Places of 8 bytes, the sort's own copies, and sums in float64.
-    memory_bytes=lambda dtype, keep, batch, impl: 64 * batch * VOCAB,
     tags=["sampling", "sort", "decode"],
     source="arXiv:1904.09751 (top-p), arXiv:2407.01082 (min-p); Llama-3-8B's model card",
 )
@@ -139,7 +137,6 @@ def _compile(ctx: Any, *, keep: str) -> Any:
         "FlashInfer blog, 'Sorting-Free GPU Kernels for LLM Sampling' (10 March 2025): kernels "
         "without a sort take more than 50 % off vLLM's time for sampling on one H100",
         at={"keep": ("top_k", "top_p"), "batch": (32, 256)},
-        needs=(cuda(),),
     ),
 )
 def _triton(ctx: Any, *, keep: str) -> Any:

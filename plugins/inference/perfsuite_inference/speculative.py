@@ -70,11 +70,16 @@ def _left(target: Any, draft: Any, counts: Any) -> Any:
     return (target[rows, counts] - others * (counts < draft.shape[1])[:, None]).clamp_min(0)
 
 
-def _counts(target: Any, draft: Any, tokens: Any, uniforms: Any) -> Any:
-    """Return how many drafted tokens each row accepts."""
+def _accepted(target: Any, draft: Any, tokens: Any, uniforms: Any) -> Any:
+    """Return 1 for each drafted token that is accepted by itself, else 0."""
     places = tokens.long()[..., None]
     ratios = target[:, : tokens.shape[1]].gather(2, places) / draft.gather(2, places)
-    return (uniforms < ratios[..., 0]).int().cumprod(1).sum(1)
+    return (uniforms < ratios[..., 0]).int()
+
+
+def _counts(*given: Any) -> Any:
+    """Return how many drafted tokens each row accepts, up to the first refused one."""
+    return _accepted(*given).cumprod(1).sum(1)
 
 
 def _with(tokens: Any, counts: Any, chosen: Any) -> Any:
@@ -106,9 +111,7 @@ def _accepted_behind_a_refused(
     target: Any, draft: Any, tokens: Any, uniforms: Any, last: Any, _out: Any
 ) -> Any:
     """Refuse nothing behind the first refused token: count all that would be accepted."""
-    places = tokens.long()[..., None]
-    ratios = target[:, :DRAFTS].gather(2, places) / draft.gather(2, places)
-    counts = (uniforms < ratios[..., 0]).sum(1)
+    counts = _accepted(target, draft, tokens, uniforms).sum(1)
     return _with(tokens, counts, _drawn(_left(target, draft, counts), last))
 
 
@@ -150,7 +153,6 @@ def _one_position(target: Any, draft: Any, tokens: Any, uniforms: Any, last: Any
         "counted: all positions read 11 rows of shares, write and read 5 differences, and write "
         "and read 6 of their sums, 33 moves where 2 rows are read; a fifth of that is asked for",
         at={"batch": 32},
-        needs=(cuda(),),
     ),
 )
 def _triton(ctx: Any) -> Any:

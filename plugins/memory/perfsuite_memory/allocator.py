@@ -91,7 +91,6 @@ OVER_CUDA_MALLOC = perfsuite.Claim(
     faster={"impl": "kept_pool"},
     than={"impl": "cuda_malloc"},
     by=1.3,
-    needs=(perfsuite.cuda(),),
     source="AI Systems Performance Engineering, companion code, folder ch11: stream-ordered "
     "allocation is 1.49 to 2.11 times as fast on B200 machines; 1.3 is asked for",
 )

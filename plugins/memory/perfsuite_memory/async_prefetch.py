@@ -78,5 +78,4 @@ OVER_SYNC = perfsuite.Claim(
     source=f"{COMPANION}: a double-buffered prefetch is 2.21 times as fast on a B200 "
     "(async_prefetch)",
     at={"rows": (ROWS,)},
-    needs=NEEDS,
 )

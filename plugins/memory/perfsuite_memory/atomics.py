@@ -71,7 +71,6 @@ _ELECTING = perfsuite.Beats(
     "shared_elected",
     2.0,
     "measured with skewed keys: 6.7 on an H200, 4.7 on an H100. The hardware adds up lanes itself",
-    needs=(perfsuite.cuda(),),
     name="no_election",
 )
 for name in BLOCKS_PER_SM:

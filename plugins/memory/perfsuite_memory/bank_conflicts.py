@@ -20,7 +20,6 @@ _OVER_CONFLICTS = perfsuite.Beats(
     f"{GUIDE}: conflicting accesses are split, which divides the bandwidth by the number of "
     "separate accesses; 32 accesses in one bank against none that meet",
     at={"stride": 32},
-    needs=(perfsuite.cuda(),),
 )
 
 

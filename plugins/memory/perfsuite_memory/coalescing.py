@@ -60,8 +60,7 @@ coalescing.impl(lambda ctx, *, n, stride: kernels.launch(n, stride), name="trito
 
 @coalescing.impl(needs=[cuda()])
 def _cuda(ctx: Any, *, n: int, stride: int) -> Any:
-    macros = {"THREADS": THREADS, "ITEMS": ITEMS, "STRIDE": stride}
-    kernel = load(ctx, __file__, "take_field", **macros)
+    kernel = load(ctx, __file__, "take_field", THREADS=THREADS, ITEMS=ITEMS, STRIDE=stride)
     blocks = -(-n // (THREADS * ITEMS))
     return lambda records, field: kernel(blocks, THREADS, records, field, n)
 
@@ -76,7 +75,6 @@ CLAIMS = tuple(
         by=4.0,
         source=f"{GUIDE}; from 8 floats on each thread has its own segment, 1/8 of it useful",
         at={"n": (N,), "impl": ("triton", "cuda")},
-        needs=(cuda(),),
     )
     for stride in (8, 32)
 )

@@ -19,7 +19,6 @@ _OVER_SERIAL = perfsuite.Beats(
     f"{BLOG}: 12.9 to 8.8 ms on a C1060 and 10.0 to 5.7 ms on a C2050, each with the better of two "
     "orders; 1.46 and 1.74, and 1.3 is asked for",
     at={"mib": 64},
-    needs=(perfsuite.cuda(),),
 )
 
 

@@ -50,11 +50,6 @@ def _work(*, op: str, order: str, rows: int, impl: str) -> perfsuite.Work:
     )
 
 
-def _memory_bytes(*, op: str, order: str, rows: int, impl: str) -> int:
-    scratch = 2 * LINK_BYTES * rows if impl == "lists" else 0
-    return 2 * rows * ROW_BYTES + rows * INDEX_BYTES + scratch
-
-
 @perfsuite.operator(
     smoke={"op": "gather", "order": "random", "rows": 2**14, "impl": TAKES},
     nightly=[
@@ -69,7 +64,7 @@ def _memory_bytes(*, op: str, order: str, rows: int, impl: str) -> int:
         {"op": "index_add", "order": ["random", "sorted"], "rows": MANY_ROWS, "impl": ADDS},
     ],
     work=_work,
-    memory_bytes=_memory_bytes,
+    memory_bytes=lambda rows, **_: rows * (2 * ROW_BYTES + INDEX_BYTES + 2 * LINK_BYTES),
     # A gather moves bits; the others add whole numbers, whose sums float32 holds exactly.
     tolerance=0.0,
     tags=["sparse", "embedding"],

@@ -12,7 +12,6 @@ _OVER_PAGEABLE = perfsuite.Beats(
     2.0,
     f"{BLOG}: more than twice as fast (2.3 to 5.8 GB/s in, 2.3 to 6.0 GB/s out)",
     at={"mib": (16, 64, 256)},
-    needs=(perfsuite.cuda(),),
 )
 
 

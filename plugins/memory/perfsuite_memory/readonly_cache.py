@@ -28,7 +28,6 @@ _AS_PLAIN = perfsuite.Beats(
     "plain",
     0.97,
     "measured: 1.00 to 1.01 on an H100 and an H200. Since sm_70 both go through the same L1",
-    needs=(perfsuite.cuda(),),
     name="no_slower",
 )
 

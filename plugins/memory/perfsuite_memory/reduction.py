@@ -8,7 +8,6 @@ from perfsuite.gpu import TRITON, load, torch
 from perfsuite_memory.stream import expected, stream, whole_numbers
 
 HARRIS = "Harris, Optimizing Parallel Reduction in CUDA, NVIDIA, 2007"
-KERNELS = ("atomic", "tree", "shuffle")
 # Threads a block and most blocks, as in the texts that the kernels are taken from.
 THREADS = {"atomic": 256, "tree": 256, "shuffle": 512}
 MOST_BLOCKS = 1024
@@ -23,7 +22,6 @@ _OVER_TREE = Beats(
     "masterskepticista.github.io, Embarrassingly Parallel Reduction in CUDA, 2025: 331 to 859 GB/s "
     "on an RTX 3090, 2^25",
     at={"n": LARGE_N},
-    needs=(cuda(),),
 )
 
 
@@ -82,7 +80,7 @@ def _of_stream(ctx: Any, *, n: int, impl: str) -> Any:
     return stream.launch(ctx, op="read", n=n, impl={"vectorised": "cuda"}.get(impl, impl))
 
 
-for name in KERNELS:
+for name in THREADS:
     reduction.impl(_rung, name=name, needs=[cuda()])
 reduction.impl(_of_stream, name="vectorised", needs=[cuda()], beats=_OVER_TREE)
 reduction.impl(_of_stream, name="torch")

@@ -22,7 +22,6 @@ _PADDED = tuple(
         by,
         f"{BLOG}, effective bandwidth on a K20c: {rates}",
         at={"n": (4096, 8192)},
-        needs=(cuda(),),
         name=f"transpose_over_{impl}",
     )
     for impl, by, rates in (

@@ -4,7 +4,7 @@ import ctypes
 import weakref
 from typing import Any
 
-import perfsuite
+from perfsuite import Regime, Work, cuda, operator
 from perfsuite.gpu import asked, driver, stream, torch
 from perfsuite_memory import advance
 
@@ -12,14 +12,12 @@ from perfsuite_memory import advance
 ROUNDS = 1
 
 
-@perfsuite.operator(
+@operator(
     full={"mib": [64, 256]},
-    needs=[perfsuite.cuda()],
+    needs=[cuda()],
     # Each byte crosses the link once in each direction, one after the other.
-    work=lambda mib, impl: perfsuite.Work(
-        read_bytes=mib * 2**20, write_bytes=mib * 2**20, link="pcie"
-    ),
-    regime=perfsuite.Regime.END_TO_END,
+    work=lambda mib, impl: Work(read_bytes=mib * 2**20, write_bytes=mib * 2**20, link="pcie"),
+    regime=Regime.END_TO_END,
     cold=False,  # the data come from the host
     tolerance=0.0,
     captures=False,
@@ -37,13 +35,11 @@ def unified(rng: Any, *, mib: int) -> Any:
     return rng.randint(-(2**31), 2**31 - 1, n).cpu(), rng.empty(n, dtype="int32", place="host")
 
 
-@unified.reference
-def _reference(x: Any, y: Any) -> Any:
-    return advance.expected(x, ROUNDS)
+unified.reference(lambda x, y: advance.expected(x, ROUNDS))
 
 
 # Read the last page before the GPU was waited for.
-unified.wrong(lambda x, y: torch.cat((_reference(x[:-1024], y), x[-1024:])))
+unified.wrong(lambda x, y: torch.cat((advance.expected(x[:-1024], ROUNDS), x[-1024:])))
 
 
 @unified.impl

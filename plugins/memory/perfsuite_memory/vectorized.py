@@ -17,7 +17,6 @@ _OVER_WORDS = Beats(
     "AI Systems Performance Engineering, companion code, folder ch07: float4 is 2.27 times as fast "
     "as scalar accesses on a B200 (float4_vector), 2.65 times in a copy (copy_scalar)",
     at={"grid": "few"},
-    needs=(cuda(),),
 )
 
 

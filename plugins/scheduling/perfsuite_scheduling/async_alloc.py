@@ -103,7 +103,6 @@ POOL_OVER_MALLOC = Claim(
     than={"impl": "malloc"},
     by=1.3,
     at={"kib": (16384,)},
-    needs=(cuda(),),
     source="AI Systems Performance Engineering, companion code, folder ch11: stream-ordered "
     "allocation is 1.49 to 2.11 times as fast on B200 machines; 1.3 is asked for",
 )

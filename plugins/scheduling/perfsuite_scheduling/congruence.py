@@ -29,6 +29,11 @@ def advance(values: Any, rounds: Any) -> Any:
     return (now - ((now >> 31) << 32)).int()
 
 
+def inputs(rng: Any, *shape: int) -> tuple[Any, Any]:
+    """Return int32 values of any size, and room for as many."""
+    return rng.randint(-(2**31), 2**31 - 1, *shape), rng.empty(*shape, dtype="int32")
+
+
 def draw(generator: Any, *shape: int) -> Any:
     """Return int32 values of any size, where the generator is."""
     where = {"dtype": torch.int32, "device": generator.device, "generator": generator}

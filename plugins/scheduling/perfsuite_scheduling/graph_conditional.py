@@ -121,7 +121,6 @@ LOOP_IN_GRAPH = Claim(
     faster={"impl": "while_node"},
     than={"impl": "host_eighth"},
     by=2.0,
-    needs=(cuda(),),
     source="AI Systems Performance Engineering, companion code, folder ch12: a conditional "
     "node is 2.95 times as fast as a branch on the host on a B200; 2 is asked for, of a host "
     "that looks at each eighth step",

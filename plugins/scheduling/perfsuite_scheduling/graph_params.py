@@ -58,10 +58,7 @@ def graph_params(ctx: Any, nodes: int, impl: str) -> Workload:
 
     return Workload(
         fn=run,
-        make_inputs=lambda rng: (
-            rng.randint(-(2**31), 2**31 - 1, sum(SIZES)),
-            rng.empty(sum(SIZES), dtype="int32"),
-        ),
+        make_inputs=lambda rng: congruence.inputs(rng, sum(SIZES)),
         reference=lambda x, y: congruence.advance(x, nodes),
         wrong=lambda x, y: _with_old_length(x, y, nodes),
         tolerance=0.0,
@@ -88,14 +85,13 @@ def _streamed(start: Any, nodes: int) -> Any:
 
 
 def _recaptured(start: Any, nodes: int) -> Any:
-    side = torch.cuda.Stream()
+    side, issue = torch.cuda.Stream(), _streamed(start, nodes)
 
     def serve(x: Any, y: Any) -> None:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(side):
             graph.capture_begin(capture_error_mode="thread_local")
-            for launch in _chain(start, nodes, x, y):
-                launch()
+            issue(x, y)
             graph.capture_end()
         graph.replay()  # what runs outlives its graph: the driver frees it on completion
 
@@ -103,13 +99,12 @@ def _recaptured(start: Any, nodes: int) -> Any:
 
 
 def _captured(start: Any, nodes: int) -> Any:
-    side = torch.cuda.Stream()
+    side, issue = torch.cuda.Stream(), _streamed(start, nodes)
 
     def serve(x: Any, y: Any) -> None:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
-            for launch in _chain(start, nodes, x, y):
-                launch()
+            issue(x, y)
         graph.replay()
 
     return serve

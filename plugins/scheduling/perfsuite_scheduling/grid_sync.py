@@ -49,7 +49,6 @@ def _relaunch(ctx: Any, *, steps: int, blocks: int) -> Any:
             1.2,
             f"{smoothing.GPU_BENCHES}; a ratio of 1.9 to 2.4 with the host in it, which is not "
             "timed here, so 1.2 is asked for",
-            needs=(cuda(),),
             name="barrier",
         ),
         Beats(
@@ -57,7 +56,6 @@ def _relaunch(ctx: Any, *, steps: int, blocks: int) -> Any:
             1.2,
             "measured: 1.55 on an H200, 1.98 on an H100. Clusters pay for a single one alone",
             at={"blocks": 128},
-            needs=(cuda(),),
             name="without_clusters",
         ),
     ]

@@ -1,5 +1,6 @@
 """A training loop that reads its loss at every step, or once at the end."""
 
+from functools import partial
 from typing import Any
 
 import perfsuite
@@ -50,21 +51,22 @@ def _reads(launch: Any, x: Any, y: Any) -> dict[str, float]:
     return {"host_reads": perfsuite.count_operators(lambda: launch(x, y))[counting.READ]}
 
 
-def _step(x: Any, y: Any, weights: Any) -> tuple[Any, Any]:
-    residual = x @ weights - y
-    return weights - (2 * RATE / len(x)) * (x.T @ residual), residual.square().mean()
-
-
-@host_sync.impl
-def _each_step(x: Any, y: Any, *, steps: int) -> tuple[Any, Any]:
-    weights, total = x.new_zeros(FEATURES), 0.0
+def _fit(x: Any, y: Any, *, steps: int, reads: bool = False) -> tuple[Any, Any]:
+    weights = x.new_zeros(FEATURES)
+    total: Any = 0.0 if reads else x.new_zeros(())
     for _ in range(steps):
-        weights, loss = _step(x, y, weights)
-        total += loss.item()
-    return weights, _on_host(total)
+        residual = x @ weights - y
+        weights = weights - (2 * RATE / len(x)) * (x.T @ residual)
+        loss = residual.square().mean()
+        total += loss.item() if reads else loss
+    # In fp32, as the losses are, so that the check allows for what fp32 sums differ by.
+    return weights, torch.tensor([total if reads else total.item()], dtype=torch.float32)
 
 
-@host_sync.impl(
+host_sync.impl(partial(_fit, reads=True), name="each_step")
+host_sync.impl(
+    _fit,
+    name="at_end",
     beats=perfsuite.Beats(
         "each_step",
         1.0,
@@ -72,26 +74,14 @@ def _each_step(x: Any, y: Any, *, steps: int) -> tuple[Any, Any]:
         "direction is asked for",
         needs=(perfsuite.cuda(),),
         name="read",
-    )
+    ),
 )
-def _at_end(x: Any, y: Any, *, steps: int) -> tuple[Any, Any]:
-    weights, total = x.new_zeros(FEATURES), x.new_zeros(())
-    for _ in range(steps):
-        weights, loss = _step(x, y, weights)
-        total += loss
-    return weights, _on_host(total.item())
 
 
 @host_sync.wrong
 def _too_early(x: Any, y: Any, *, steps: int) -> tuple[Any, Any]:
     """Read the sum before the last step has added its loss."""
-    weights, _ = _at_end(x, y, steps=steps)
-    return weights, _at_end(x, y, steps=steps - 1)[1]
-
-
-def _on_host(total: float) -> Any:
-    # In fp32, as the losses are, so that the check allows for what fp32 sums differ by.
-    return torch.tensor([total], dtype=torch.float32)
+    return _fit(x, y, steps=steps)[0], _fit(x, y, steps=steps - 1)[1]
 
 
 @host_sync.reference

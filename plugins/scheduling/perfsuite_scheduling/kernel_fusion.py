@@ -15,8 +15,7 @@ _BEATS = Beats(
     2.0,
     "counted: written out, GELU reads 10 elements and writes 8 for each that one kernel reads once "
     "and writes once, a ratio of 9 where memory is what it takes; AI Systems Performance "
-    "Engineering, companion code, folder ch12: 2.8 for an elementwise chain on a B200, and 2 is "
-    "asked for",
+    "Engineering, companion code, folder ch12: 2.8 for an elementwise chain on a B200",
     at={"n": (2**24, 2**26)},
     needs=(cuda(),),
     name="fusion",

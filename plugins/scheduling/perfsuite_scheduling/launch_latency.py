@@ -15,7 +15,6 @@ python = Later("perfsuite_scheduling.launch_latency_python")
 @operator(
     smoke={"burst": 64},
     nightly={"burst": 1},
-    full={"burst": [1, 64]},
     metrics=[KERNELS],
     tolerance=0.0,
     captures=False,

@@ -97,7 +97,6 @@ LAZY_START = Claim(
     faster={"impl": "lazy"},
     than={"impl": "eager"},
     by=2.0,
-    needs=(cuda(),),
     source="CUDA C++ Programming Guide, Lazy Loading: it reduces the time a program takes to "
     "load. Measured: 4.5 on an H200, 5.6 on an H100",
 )

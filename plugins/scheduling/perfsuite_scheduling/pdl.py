@@ -12,9 +12,7 @@ from perfsuite_scheduling import smoothing
     full={"steps": [16, 128]},
     needs=[package("triton"), cuda(), arch("sm_90+")],
     # Paced launches come from a graph; the early ones do not follow one another.
-    work=lambda steps, impl: smoothing.work(
-        steps, kernels=steps * (impl == "plain"), start="graph_node"
-    ),
+    work=lambda steps, impl: smoothing.work(steps, kernels=steps * (impl == "plain"), graph=True),
     metrics=[KERNELS],
     cold=False,
     tags=["launch", "pdl"],

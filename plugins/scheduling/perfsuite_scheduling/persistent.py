@@ -2,23 +2,19 @@
 
 from typing import Any
 
-from perfsuite import KERNELS, Beats, Work, cuda, operator
+from perfsuite import KERNELS, Beats, cuda, operator
 from perfsuite_scheduling import smoothing
 
 _MANY = 128
-
-
-def _work(steps: int, impl: str) -> Work:
-    if impl == "persistent":
-        return smoothing.work(steps)
-    return smoothing.work(steps, kernels=steps, start="graph_node" if impl == "graph" else "launch")
 
 
 @operator(
     smoke={"steps": _MANY},
     full={"steps": [16, 256]},
     needs=[cuda()],
-    work=_work,
+    work=lambda steps, impl: smoothing.work(
+        steps, kernels=steps * (impl != "persistent"), graph=impl == "graph"
+    ),
     captures=lambda *, impl: impl != "relaunch",
     metrics=[KERNELS],
     cold=False,
@@ -59,7 +55,6 @@ persistent.impl(
         "persistent",
         1.0,
         "measured: 1.09 on an H200, 1.06 on an H100. A node costs less than this barrier",
-        needs=(cuda(),),
         name="no_barrier",
     ),
 )
@@ -71,7 +66,6 @@ persistent.impl(
         1.2,
         f"{smoothing.GPU_BENCHES}; a ratio of 1.9 to 2.4 with the host in it, which is not timed "
         "here, so 1.2 is asked for",
-        needs=(cuda(),),
         name="one_kernel",
     )
 )

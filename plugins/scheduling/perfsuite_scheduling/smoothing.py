@@ -16,9 +16,9 @@ GPU_BENCHES = (
 )
 
 
-def work(steps: int, *, kernels: int = 0, start: str = "launch") -> Work:
-    """Return what so many steps read and write."""
-    moved = steps * N * 4
+def work(steps: int, *, kernels: int = 0, graph: bool = False) -> Work:
+    """Return what so many steps read and write; those of a ``graph`` are started as its nodes."""
+    moved, start = steps * N * 4, "graph_node" if graph else "launch"
     return Work(read_bytes=moved, write_bytes=moved, kernels=kernels, start=start)
 
 

@@ -40,7 +40,7 @@ def streams(rng: Any, *, kernels: int) -> Any:
     for by it. A round is exact arithmetic on whole numbers modulo 2**32, so results are compared to
     the bit; no rate of such operations is known, so that no work is stated.
     """
-    return rng.randint(-(2**31), 2**31 - 1, kernels, _N), rng.empty(kernels, _N, dtype="int32")
+    return congruence.inputs(rng, kernels, _N)
 
 
 streams.reference(lambda x, y: congruence.advance(x, ROUNDS))
@@ -71,7 +71,6 @@ def _one(ctx: Any) -> Any:
         "is 1.65 to 1.76 times as fast on a B200. Counted: 16 kernels of 16 blocks fit "
         "on the GPU together, a ratio of 16; half of that is asked for",
         {"kernels": 16},
-        (cuda(),),
         name="streams_overlap",
     )
 )

@@ -65,9 +65,8 @@ def work_queue(rng: Any, *, lengths: str) -> Any:
     exact arithmetic on whole numbers modulo 2**32, so results are compared to the bit; no rate of
     such operations is known, so that no work is stated.
     """
-    values = rng.randint(-(2**31), 2**31 - 1, ITEMS, THREADS)
-    rounds = torch.tensor(rounds_of(lengths), dtype=torch.int32, device=values.device)
-    return rounds, values, rng.empty(ITEMS, THREADS, dtype="int32")
+    values, room = congruence.inputs(rng, ITEMS, THREADS)
+    return torch.tensor(rounds_of(lengths), dtype=torch.int32, device=values.device), values, room
 
 
 work_queue.reference(lambda rounds, x, y: congruence.advance(x, rounds[:, None]))
@@ -94,7 +93,6 @@ work_queue.impl(
         1.05,
         "measured: 1.10 on an H100 and an H200. The hardware hands blocks out by itself",
         at={"lengths": "pareto"},
-        needs=(cuda(),),
         name="hardware_queue",
     ),
 )
@@ -108,7 +106,6 @@ work_queue.impl(
         "times as fast as a static split on a B200; how skewed work is decides that, so 1.3 is "
         "asked for",
         at={"lengths": ("pareto", "rising")},
-        needs=(cuda(),),
     )
 )
 def _queue(ctx: Any, *, impl: str) -> Any:
