@@ -334,7 +334,7 @@ def why(
     """Say why a variant got its verdict, with its numbers."""
     project = find_project()
     run_view = viewed(with_baselines(project, None), stored_run(project, run))
-    accounts, known = accounts_of(run_view, project), {n.id: n.variant for n in run_view.run.every}
+    accounts, known = accounts_of(run_view), {n.id: n.variant for n in run_view.run.every}
     for each in chosen([known.get(n, n) for n in accounts], variant, of=f"run {run_view.run.id}"):
         name = each if isinstance(each, str) else each.id
         say(f"{name}\n{accounts[name].text}\n")

@@ -366,7 +366,7 @@ class PerfSession:
         self.closing = close(outcome, asked)
         self.accounts = bare_accounts(outcome.run)
         if run_view := self.run_view:
-            told = functools.partial(accounts_of, run_view, self.asked)
+            told = functools.partial(accounts_of, run_view)
             self.accounts = outcome.steps.take("items say less", told, self.accounts)
             # Of a claim's sides, or of a run that goes on with a narrower selection.
             for name in (n for n, each in self.accounts.items() if each.fails and n not in own):

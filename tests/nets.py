@@ -42,7 +42,7 @@ def judge_file(path: Path, baselines: Path, empty: Path) -> dict[str, Any]:
     return {
         **{stage.value: _told(verdicts.values()) for stage, verdicts in stages.items()},
         "whole": _told(whole.verdicts),
-        "claims": {claim.claim: _claim(claim) for claim in whole.claims},
+        "claims": {c.claim: [c.word.value, c.fails, c.ratio, c.low, c.high] for c in whole.claims},
     }
 
 
@@ -141,7 +141,3 @@ def _told(verdicts: Iterable[model.Verdict]) -> dict[str, Told]:
         }
         for verdict in verdicts
     }
-
-
-def _claim(claim: model.ClaimVerdict) -> list[Any]:
-    return [claim.word.value, claim.fails, claim.ratio, claim.low, claim.high]

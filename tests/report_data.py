@@ -307,7 +307,9 @@ def explained(story: tuple[Told, ...] = STORY, *, sectors: int = 0) -> RunView:
         entries[entry.variant] = replace(
             entry, kernels=(_copy(middle, 40, sectors),), codes=(_code("a", 40),)
         )
-        now = (_copy(told.time_us * 0.99, 72, 2 * sectors), _fill(told.time_us * 0.008))
+        fill_us = told.time_us * 0.004
+        fill = model.TracedKernel(name=MANGLED, count=2, duration_us=fill_us, block=(128, 1, 1))
+        now = (_copy(told.time_us * 0.99, 72, 2 * sectors), fill)
         codes = (replace(_code("b", 72), diff=DIFF),)
         traces.append(model.Trace(variant=entry.variant, kernels=now, codes=codes))
     past = {variant_of(told).id: _past(told) for told in story if told.time_us}
@@ -331,10 +333,6 @@ def _copy(time_us: float, registers: int, sectors: int) -> model.TracedKernel:
         registers=registers,
         counters={"sectors_read": sectors, "l2_sectors_read": sectors / 2} if sectors else {},
     )
-
-
-def _fill(time_us: float) -> model.TracedKernel:
-    return model.TracedKernel(name=MANGLED, count=2, duration_us=time_us / 2, block=(128, 1, 1))
 
 
 def _code(ptx: str, registers: int) -> model.Code:

@@ -199,7 +199,7 @@ def test_a_revision_that_fails_leaves_the_working_tree_judged(
     assert told in verdicts(outcome.run)["one"].reason
     run_view = run_view_of(outcome, OPTIONS)
     assert len(run_view.gaps) == gaps
-    assert {each.is_error for each in accounts_of(run_view, OPTIONS).values()} == {gaps > 0}
+    assert {each.is_error for each in accounts_of(run_view).values()} == {gaps > 0}
 
 
 def test_what_both_sides_share_needs_no_canary(project: Path) -> None:

@@ -82,17 +82,14 @@ def one(folder: Path, text: str, tier: Tier = Tier.NIGHTLY) -> Pack:
     return list_pack(asked, load_pack("acme", asked.source.origin))
 
 
-def tiers(pack: Pack) -> dict[str, str]:
-    return {v.id.partition("copy")[2]: str(v.tier) for v in pack.variants}
-
-
 SMOKE = ["[n=1,impl=a]", "[n=1,impl=b]"]
 NIGHTLY = [*SMOKE, "[n=10,impl=a]", "[n=10,impl=b]", "[n=20,impl=a]"]
 FULL = [*NIGHTLY, "[n=30,impl=a]", "[n=30,impl=b]"]
 
 
 def test_a_tier_contains_those_before_it(tmp_path: Path) -> None:
-    found = [tiers(one(tmp_path, COPY, tier)) for tier in Tier]
+    packs = [one(tmp_path, COPY, tier) for tier in Tier]
+    found = [{v.id.partition("copy")[2]: str(v.tier) for v in pack.variants} for pack in packs]
     assert [*map(sorted, found)] == [SMOKE, sorted(NIGHTLY), sorted(FULL)]
     assert [*found[2].values()] == ["smoke"] * 2 + ["nightly"] * 3 + ["full"] * 2
 

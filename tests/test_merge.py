@@ -15,7 +15,7 @@ from msgspec import structs
 from test_runner import QUICK, WATCHED, Log, request, slow_down
 
 from perfsuite.boundary import UsageError
-from perfsuite.model import ClaimInstance, Pack, Revision, Run, Shard, Stage, Variant, Word
+from perfsuite.model import Pack, Revision, Run, Shard, Stage, Word
 from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.nightly.merge import conclude, merged
 from perfsuite.packs.select import bundles_of, shard_of
@@ -32,22 +32,15 @@ FIVE = WATCHED.replace("[100, 200, 400, 50]", "[100, 200, 300, 400, 500, 50]").r
 )
 
 
-def claim(faster: str, than: str) -> ClaimInstance:
-    return structs.replace(store_data.TWICE, id=f"{faster}<{than}", faster=faster, than=than)
-
-
-def some(count: int) -> list[Variant]:
-    return [store_data.variant(f"memory.case{index}", 1) for index in range(count)]
-
-
 def ids(variants: Any) -> list[str]:
     return [variant.id for variant in variants]
 
 
 def test_machines_agree_on_shards_and_claims_stay_together() -> None:
-    variants = some(60)
+    variants = [store_data.variant(f"memory.case{index}", 1) for index in range(60)]
     names = ids(variants)
-    chain = [claim(names[n], names[n + 1]) for n in range(9)]
+    pairs = zip(names, names[1:10], strict=False)
+    chain = [structs.replace(store_data.TWICE, id=f"{a}<{b}", faster=a, than=b) for a, b in pairs]
     for count in (1, 2, 3, 7):
         shards = [shard_of(variants, chain, index=n + 1, count=count) for n in range(count)]
         assert sorted(name for chosen, _ in shards for name in ids(chosen)) == sorted(names)

@@ -136,10 +136,6 @@ def test_a_tolerance_is_for_numbers_alone() -> None:
 # Data.
 
 
-def box(*values: Any) -> SimpleNamespace:
-    return SimpleNamespace(held=list(values))
-
-
 LAYOUTS = [
     lambda n: ([n, n + 1],),
     lambda n: (bytearray([n]), 3),
@@ -147,7 +143,7 @@ LAYOUTS = [
     lambda n: (array.array("d", [n]),),
     lambda n: ([{"name": f"n{n}"}, {"name": "x", "all": (n,)}],),
     lambda n: ({"a": {"b": [bytearray([n]), n]}},),
-    lambda n: (box([n], f"n{n}"),),
+    lambda n: (SimpleNamespace(held=[[n], f"n{n}"]),),
     lambda n: ({n, n + 7}, {n: "key"}),
     lambda n: ([n] * n,),
     lambda n: ([10**5000 + n],),

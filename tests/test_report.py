@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import report_data as data
-from options_data import OPTIONS
 from report_data import CLAIMS, INSTANCES, SOURCE_FILE, STORY, replace
 from store_data import changed, ran
 
@@ -214,7 +213,7 @@ def test_the_committed_example_is_rendered_from_its_run(tmp_path: Path) -> None:
 
 def test_texts_are_as_they_were(tmp_path: Path) -> None:
     run_view = data.explained()
-    accounts = accounts_of(run_view, OPTIONS)
+    accounts = accounts_of(run_view)
     # A file that is not there is named to nobody.
     assert not [line for line in commands(run_view, tmp_path) if "file=" in line]
     (tmp_path / SOURCE_FILE).parent.mkdir(parents=True)
@@ -432,7 +431,7 @@ def test_a_variant_is_measured_again_as_it_was() -> None:
     (one,) = read_of(COPY, command=told, against=Revision(commit="abc", name="HEAD")).variants
     kept = "'--perf-packs=my packs/acme' --perf-device=cpu --override-ini=perf_seed=7"
     assert one.command.endswith(f"' {kept} --perf-against=HEAD --perf-tier=nightly")
-    claim = accounts_of(read_of(claims=CLAIMS[:1], command=told), OPTIONS)[INSTANCES[0].id]
+    claim = accounts_of(read_of(claims=CLAIMS[:1], command=told))[INSTANCES[0].id]
     assert f"'{INSTANCES[0].faster} {INSTANCES[0].than}' {kept} --perf-tier" in claim.text
     (one,) = read_of(COPY, command=f"{given} 'unclosed").variants
     assert "acme" not in one.command

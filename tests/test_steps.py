@@ -59,11 +59,6 @@ def broken(
     return perf(project, *args)
 
 
-def words(project: pytest.Pytester) -> list[str]:
-    (said,) = project.path.glob("reports/*/verdict.json")
-    return sorted(each["word"] for each in json.loads(said.read_text("utf-8"))["variants"])
-
-
 BROKEN = {
     "perfsuite.report.files.environment": "index.html not written",
     "perfsuite.history.store.History.add": "history not stored",
@@ -82,7 +77,9 @@ def test_what_fails_after_the_measuring_costs_no_verdict(project: pytest.Pyteste
     told = "; ".join(line for line in result.outlines if ": TypeError: mine" in line)
     assert [failed for failed in BROKEN.values() if failed not in told] == []
     assert "INTERNALERROR" not in result.stdout.str() + result.stderr.str()
-    assert words(project) == ["new", "wrong"]
+    (said,) = project.path.glob("reports/*/verdict.json")
+    told = json.loads(said.read_text("utf-8"))["variants"]
+    assert sorted(each["word"] for each in told) == ["new", "wrong"]
 
 
 def test_a_run_that_is_right_fails_for_an_error_of_ours_told_with_its_remedy(

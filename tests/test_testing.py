@@ -132,10 +132,6 @@ def shipping(tmp_path: Path, files: dict[str, str]) -> Path:
     return tmp_path
 
 
-def example(name: str) -> str:
-    return (EXAMPLE / "acme_perf" / "baselines" / "acme-a1" / name).read_text("utf-8")
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -147,7 +143,7 @@ def example(name: str) -> str:
 def test_shipped_baselines_are_read_and_not_stale(
     tmp_path: Path, changes: dict[str, str], said: str
 ) -> None:
-    files = {name: example(name) for name in ("sku.json", "acme.json")}
+    files = {each.name: each.read_text("utf-8") for each in EXAMPLE.rglob("acme-a1/*.json")}
     with pytest.raises(PackError) as caught:
         check_pack(shipping(tmp_path, files | changes), device="")
     assert said in str(caught.value)

@@ -26,7 +26,6 @@ from perfsuite.model import (
     Regime,
     Result,
     Run,
-    Side,
     Stage,
     Status,
     VariantRun,
@@ -263,9 +262,7 @@ def judge_claims(
         pairs = {each.variant: each for each in own.get(claim.id, ())}
         failed = [each for each in pairs.values() if each.status is not Status.OK]
         told = [_ended(each) for each in failed]
-        # Earlier versions measured both in one process, as side B; the run's verdict is by that.
-        is_paired = len(pairs) > 1 and any(each.side is Side.A for each in pairs.values())
-        if is_paired and not failed:
+        if len(pairs) > 1 and not failed:
             verdict = _claimed(claim, pairs, run, policy, in_turns=True)
             told = [because("by_pairs", pairs=min(len(each.evidence) for each in pairs.values()))]
         found.append(structs.replace(verdict, reasons=(*verdict.reasons, *told)))

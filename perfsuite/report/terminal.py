@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from markupsafe import Markup
 from rich import progress
@@ -21,9 +21,6 @@ from perfsuite.report.data import Compared, RunView, VariantView, rarest
 from perfsuite.report.files import Property, claim_properties, properties, templates
 from perfsuite.report.groups import groups_of
 from perfsuite.store.files import Closable
-
-if TYPE_CHECKING:
-    from perfsuite.run.config import Config
 
 # A GitHub runner obeys lines that begin so, after blanks, and the second anywhere in a line. Also
 # where we do not know of it: a container's output is printed by the job that started it.
@@ -63,7 +60,7 @@ class Account:
     properties: tuple[Property, ...] = ()
 
 
-def accounts_of(run_view: RunView, config: Config) -> Mapping[str, Account]:
+def accounts_of(run_view: RunView) -> Mapping[str, Account]:
     """Return the account of every variant and claim of a run, by id."""
     bare, texts = bare_accounts(run_view.run), _texts()
     found = {}

@@ -375,7 +375,7 @@ SENTENCES: Mapping[str, str] = {
     "no_build": "the old code, {code}, cannot be built: {why}; do: {remedy}",
     "old_front_door": "the old code, {code}, needs another perfsuite: {why}; do: {remedy}",
     "worse_than_waived": "worse than what is waived, {theta:signed} of {up_to:signed} ({issue})",
-    # Claims; their own ratios stand beside. Those from not_held on are of earlier versions.
+    # Claims; their own ratios stand beside.
     "by_pairs": "measured by {pairs} pairs of fresh processes, taking turns",
     "ended": "{variant} ended as {status}: {why}",
     "excepted": "{text}",
@@ -389,10 +389,6 @@ SENTENCES: Mapping[str, str] = {
     "shown": "the table's times, of other processes, give {ratio:x}",
     "unmet": "{text}",
     "values": "{metric} {than:.6g} -> {now:.6g}",
-    "not_held": "what it is compared with {text}",
-    "ratio_of_values": "{metric} {than:.6g} -> {now:.6g}",
-    "decided_by_abba": "decided by {groups} rounds, alternating inside {processes} processes",
-    "open_by_abba": "still open after {groups} rounds, alternating inside {processes} processes",
 }
 # Kinds whose facts are a value before, or allowed, and now.
 AMOUNTS = {"exact", "exact_worse", "interval", "over_budget", "two_groups"}
@@ -435,7 +431,9 @@ def sentence(reason: Reason) -> str:
         limit = "inside the fail limit of" if facts["word"] in STAYED else "threshold"
         limit = f", {limit} {share(facts['limit'])}"
         facts["beyond"] = limit if facts["word"] != Word.UNCLEAR else ""
-    return words.vformat(SENTENCES[reason.kind], (), facts).replace("  ", " ").strip()
+    # A run of another version may have kinds that this one does not know.
+    told = SENTENCES.get(reason.kind, reason.kind)
+    return words.vformat(told, (), facts).replace("  ", " ").strip()
 
 
 def told(reasons: Iterable[Reason]) -> str:

@@ -76,9 +76,14 @@ def _cublas(*inputs: Any, format: str) -> None:  # noqa: A002
     form, (a, a_tiles, w, w_tiles, factor, out) = FORMATS[format], inputs
     element = torch.float8_e4m3fn if form.element == "e4m3" else torch.float4_e2m1fn_x2
     scale = torch.float8_e4m3fn if form.scale == "e4m3" else torch.float8_e8m0fnu
-    a, w, to = a.view(element), w.view(element).t(), {"out_dtype": torch.bfloat16, "out": out}
-    scale_a, scale_b = (tiles.view(scale).flatten() for tiles in (a_tiles, w_tiles))
-    torch._scaled_mm(a, w, scale_a=scale_a, scale_b=scale_b, **to)  # noqa: SLF001
+    torch._scaled_mm(  # noqa: SLF001
+        a.view(element),
+        w.view(element).t(),
+        scale_a=a_tiles.view(scale).flatten(),
+        scale_b=w_tiles.view(scale).flatten(),
+        out_dtype=torch.bfloat16,
+        out=out,
+    )
     if form.has_factor:
         out.mul_(factor)
 

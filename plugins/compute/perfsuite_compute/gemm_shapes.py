@@ -69,16 +69,7 @@ gemm_shapes.impl(mm, name="torch")
 
 
 @gemm_shapes.impl(needs=_OWN, name="tiles")
-@gemm_shapes.impl(
-    needs=_OWN,
-    beats=Beats(
-        "tiles",
-        7.0,
-        "Osama et al., Stream-K (arXiv:2301.03598), abstract: up to 14 times as fast as CUTLASS, "
-        "which gives a block whole tiles; half is asked for, of four tiles and a k of 65,536",
-        {"m": 256},
-    ),
-)
+@gemm_shapes.impl(needs=_OWN)
 def _stream_k(ctx: Any, *, m: int, n: int, k: int, impl: str) -> Any:
     launch = Later("perfsuite_compute.stream_k_triton").launch
     is_streamed = impl == "stream_k"
