@@ -102,9 +102,9 @@ def test_a_night_waits_for_the_gpu_keeps_its_state_and_alone_its_proposal_may_wr
     assert "secrets.PERFSUITE_HISTORY" in secret
     # What they are told exists.
     named = set(re.findall(r"--perf-[a-z-]+", script.read_text("utf-8")))
-    assert named
-    assert named <= OPTIONS.keys()
+    assert set() < named <= OPTIONS.keys()
     assert all(name in script.read_text("utf-8") for name in night["env"])
+    assert night["env"]["PERF_DEVICE"] == "cuda", "a driver that broke makes no green night"
     lines = [line.strip() for step in steps(found) for line in step.get("run", "").splitlines()]
     ours = [line for line in lines if line.startswith(("perfsuite ", "pytest "))]
     assert len(ours) >= 2
