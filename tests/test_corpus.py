@@ -26,7 +26,6 @@ DATA = Path(__file__).parent / "data"
 PROOF = ROOT / "docs" / "proof"
 FROZEN = {"recorded": DATA / "corpus.json.gz", "played": DATA / "fake_runs.json"}
 RUNS = {path.name[:15]: path for path in sorted(PROOF.glob("20261121-??????-*.jsonl.gz"))}
-NIGHT = PROOF / "20261121-172307-4c41827e.jsonl.gz"
 SLUG = "nvidia-h200"
 ARMS = (("A", "B"), ("A", "A"), ("B", "A"))
 # Beside a relative 1e-9, for what is about 0.
@@ -119,7 +118,7 @@ def cards() -> Iterator[tuple[str, Any]]:
 
 def cards_of_baselines() -> Iterator[tuple[str, Any]]:
     """Judge the last card of each baseline by its others."""
-    works = works_of(NIGHT)
+    works = works_of(PROOF / "20261121-172307-4c41827e.jsonl.gz")
     for path in sorted((ROOT / "baselines").glob("nvidia-*/*.json")):
         found = []
         for name, entry in json.loads(path.read_text("utf-8")).get("variants", {}).items():

@@ -122,11 +122,8 @@ def test_what_is_excepted_breaks_no_claim(tmp_path: Path) -> None:
         assert (found.word, found.fails) == (word, fails)
 
 
-HOSTILE = "<script>alert(1)</script> \\u001b[2J"
-
-
 def test_what_is_excepted_is_shown_everywhere(place: Place) -> None:
-    text = waiver("us=200").replace("new driver", HOSTILE)
+    text = waiver("us=200").replace("new driver", "<script>alert(1)</script> \\u001b[2J")
     place.execute(watched(place.folder, root=place.root))
     slow_down(place.folder, 50, 100, 200, 400, by=1.03)
     exceptions = load(place.root, f"{text}\n{quarantine('us=50')}")

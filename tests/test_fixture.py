@@ -16,13 +16,11 @@ from perfsuite.testing import fake
 from perfsuite.testing.fake import FakeDevice
 from perfsuite.workers.process import inventory
 
-BARE_STAMPS_US = 1.5
-
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
     """A device on which two stamps around nothing are a little apart."""
-    monkeypatch.setattr(fake, "DEFAULT_US", BARE_STAMPS_US)
+    monkeypatch.setattr(fake, "DEFAULT_US", 1.5)
     return FakeDevice(seed=1)
 
 

@@ -27,8 +27,7 @@ PACK = Path(__file__).parent / "packs" / "gang.py"
 SETTINGS = Settings(
     rounds=2, samples=4, sample_us=50.0, settle_s=0.05, prepare_limit_s=20.0, processes=2
 )
-CODE = Code(origins={"gang": f"file:{PACK}"})
-SETUP = Setup(device="cpu", slots=2, settings=SETTINGS, own=CODE)
+SETUP = Setup(device="cpu", slots=2, settings=SETTINGS, own=Code(origins={"gang": f"file:{PACK}"}))
 FAKE = replace(limited(SETUP, prepare_limit_s=10.0), device="fake", slots=3)
 UNITS = ("machine", "machine", "machine")
 

@@ -605,12 +605,11 @@ def test_a_report_tells_of_a_variant_s_past_and_keeps_hostile_text_out(tmp_path:
 # Where the level of a series shifts: made-up series, recorded ones, and what otava says.
 
 DATA = Path(__file__).parent / "data"
-NOISE = 0.003
 
 
 def noisy(seed: int, many: int, *steps: tuple[int, float]) -> list[float]:
     """Noise around a level, which moves from a place on by so much."""
-    values = np.random.default_rng(seed).normal(4.6, NOISE, many)
+    values = np.random.default_rng(seed).normal(4.6, 0.003, many)
     for place, by in steps:
         values[place:] += by
     return list(values.tolist())

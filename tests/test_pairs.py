@@ -15,7 +15,6 @@ from perfsuite.model import Settings, Verdict, Word
 
 LOOKS = looks_of(Settings())
 TRIALS = 300
-US = 444.0
 
 
 Side = list[Timing]
@@ -35,7 +34,7 @@ def play(
     while True:
         for _ in range(LOOKS.step):
             for side, more in ((a, 0.0), (b, by)):
-                time_us = US * (1 + more) * (1 + process())
+                time_us = 444.0 * (1 + more) * (1 + process())
                 side.append(Timing("gpu", time_us, time_us * 1900))
         found = shift(a, b, limits)
         verdict = Verdict(variant="one", word=found.word, changes=(found.change,), in_turns=True)

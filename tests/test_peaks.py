@@ -34,7 +34,6 @@ from perfsuite.workers.process import load_catalogue
 
 ROOT = Path(__file__).parents[1]
 H200 = PEAKS["nvidia-h200"]
-ADD = "memory.stream[op=add,n=268435456,impl=cuda]"
 COPY = Work(read_bytes=2**30, write_bytes=2**30)
 GEMM = Work(flops=2 * 8192**3, read_bytes=4 * 8192**2, write_bytes=2 * 8192**2, rate_dtype="bf16")
 L2 = roofline.Peaks({"l2": Rate(1e13, "made up", measured=True)}, {})
@@ -140,7 +139,7 @@ def test_packs_declare_what_is_a_ceiling_whatever_the_tier(packs: Sequence[Pack]
 def test_ceiling_is_the_best_that_is_accepted_of_its_cases(packs: Sequence[Pack]) -> None:
     times = {
         "memory.stream[op=copy,n=268435456,impl=torch]": 500.0,
-        ADD: 700.0,
+        "memory.stream[op=add,n=268435456,impl=cuda]": 700.0,
         "memory.stream[op=copy,n=67108864,impl=cuda]": 1.0,
         "memory.l2_sweep[kib=24576,impl=cuda]": 100.0,
     }

@@ -48,7 +48,6 @@ from perfsuite.store.runs import load_run
 GOLD = Path(__file__).parent / "gold"
 SCHEMA = Path(__file__).parents[1] / "docs" / "verdict.schema.json"
 EXAMPLE = Path(__file__).parents[1] / "reports" / "example"
-VOID = {"meta", "link", "br", "wbr", "input", "img"}
 HOSTILE = (
     "<script>alert(1)</script>",
     "\"'><img src=x onerror=alert(1) onmouseover='alert(1)",
@@ -79,7 +78,7 @@ class Reader(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs)))
-        self.open += [tag] if tag not in VOID else []
+        self.open += [tag] if tag not in {"meta", "link", "br", "wbr", "input", "img"} else []
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs)))
