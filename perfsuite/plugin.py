@@ -294,8 +294,8 @@ class PerfSession:
         if self.left_out:
             config.hook.pytest_deselected(items=list(self.left_out))
             items[:] = [item for item in items if item in own]
-        # Where variants have no case module to stand in.
-        if self.chosen and (self.ids or not self.folders):
+        # Where variants have no case module to stand in, unless files of others are named.
+        if self.chosen and (self.ids or not (self.folders and self.named)):
             module: pytest.Module = pytest.Module.from_parent(
                 session, path=ITEMS, name=MODULE, nodeid=MODULE
             )
@@ -521,12 +521,15 @@ class PerfSession:
 
     def _values(self, path: Path, argument: str) -> dict[str, Reported]:
         """Return an argument's values for a case module; each pack belongs to one module."""
-        own = path.stem.removeprefix("test_")
-        beside = {file.stem.removeprefix("test_") for file in path.parent.glob("test_*.py")}
+        homes = self.folders if path == ITEMS else [path.parent]
+        stems = {file.stem for home in homes for file in home.glob("test_*.py")}
+        takes_rest = path.stem == REST or (path == ITEMS and REST not in stems)
         return {
             name: value
             for name, (pack, value) in self.values.get(argument, {}).items()
-            if path == ITEMS or pack == own or (path.stem == REST and pack not in beside)
+            if (path == ITEMS and self.ids)
+            or path.stem == f"test_{pack}"
+            or (takes_rest and f"test_{pack}" not in stems)
         }
 
 

@@ -170,19 +170,18 @@ def test_collecting_takes_variants_only_and_measures_nothing(project: pytest.Pyt
     assert not (project.path / ".perfsuite").exists()
 
 
-def test_each_pack_belongs_to_one_case_module(project: pytest.Pytester) -> None:
-    add_cases(project, "test_acme", "test_other")
+@pytest.mark.parametrize("others", ["test_other", ""])
+def test_each_pack_belongs_to_one_case_module(project: pytest.Pytester, others: str) -> None:
+    add_cases(project, *filter(None, ("test_acme", others)))
     project.makepyfile(rest=PACK)
     # Named twice, options add up.
     result = perf(project, "--perf-packs=rest.py", "--collect-only", "-q", *ONLY_DOUBLE)
-    lines = [line.partition("[")[::2] for line in result.outlines if line.startswith("cases")]
-    assert {where for where, name in lines if name.startswith("acme.")} == {
-        "cases/test_acme.py::test_variant",
-        "cases/test_acme.py::test_claim",
-    }
-    assert {where for where, name in lines if name.startswith("rest.")} == {
-        "cases/test_other.py::test_variant",
-        "cases/test_other.py::test_claim",
+    lines = [line.partition("[")[::2] for line in result.outlines if "::" in line]
+    homes = {"acme": "cases/test_acme.py", "rest": f"cases/{others}.py" if others else "perf"}
+    assert {(name.partition(".")[0], where) for where, name in lines} == {
+        (pack, f"{home}::test_{kind}")
+        for pack, home in homes.items()
+        for kind in ("variant", "claim")
     }
     assert len(lines) == 6
 

@@ -270,7 +270,7 @@ OPTIONS: Mapping[str, Option] = {
     ),
 }
 INI: Mapping[str, Option] = {
-    "perf_cases": {"help": "folders of case modules: run with --perf only", "type": "paths"},
+    "perf_cases": {"help": "folders of case modules; a pack needs none", "type": "paths"},
     BASELINES: {
         "help": "folders of accepted numbers; the first is written to",
         "type": "paths",
