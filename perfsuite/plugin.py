@@ -521,15 +521,13 @@ class PerfSession:
 
     def _values(self, path: Path, argument: str) -> dict[str, Reported]:
         """Return an argument's values for a case module; each pack belongs to one module."""
-        homes = self.folders if path == ITEMS else [path.parent]
+        homes = [path.parent] if path != ITEMS else [] if self.ids else self.folders
         stems = {file.stem for home in homes for file in home.glob("test_*.py")}
         takes_rest = path.stem == REST or (path == ITEMS and REST not in stems)
         return {
             name: value
             for name, (pack, value) in self.values.get(argument, {}).items()
-            if (path == ITEMS and self.ids)
-            or path.stem == f"test_{pack}"
-            or (takes_rest and f"test_{pack}" not in stems)
+            if path.stem == f"test_{pack}" or (takes_rest and f"test_{pack}" not in stems)
         }
 
 

@@ -29,6 +29,7 @@ from against_data import (
 from msgspec import structs
 from options_data import OPTIONS
 from store_data import FACTS
+from test_merge import split, whole_of
 from test_runner import Log
 
 from perfsuite import model
@@ -39,8 +40,9 @@ from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.report.terminal import accounts_of
 from perfsuite.run.accept import accept
 from perfsuite.run.against import open_sides
+from perfsuite.run.expected import Basis
 from perfsuite.run.finish import run_view_of
-from perfsuite.run.run import Outcome, execute, new_run
+from perfsuite.run.run import Judging, Outcome, execute, new_run
 from perfsuite.store.runs import end_lines, list_runs, load_run, read_run, write_references
 from perfsuite.workers.server import entries, moved_origin, refuse_strangers
 from perfsuite.workers.units import Panels
@@ -178,12 +180,7 @@ def test_a_pack_may_be_a_new_module_of_a_package(
     ("fault", "status", "told", "gaps"),
     [
         (("[2 * value", "[7 * value"), model.Status.WRONG, "(HEAD): it is wrong there: output", 0),
-        (
-            ("[2 * value", "[broken * value"),
-            model.Status.ERROR,
-            "was not measured: it ended error",
-            1,
-        ),
+        (("[2 * value", "[broken * value"), model.Status.ERROR, "measured: it ended error", 1),
     ],
 )
 def test_a_revision_that_fails_leaves_the_working_tree_judged(
@@ -227,8 +224,7 @@ def test_code_of_the_working_tree_is_refused_in_side_a(project: Path) -> None:
     outcome = measure(project, against="main")
     assert "imported from the working tree" in verdicts(outcome.run)["two"].reason
     assert words(outcome.run)["two"] != "same"
-    stored = replace(outcome, run=load_run(outcome.run_file))
-    headline = run_view_of(stored, OPTIONS).headline
+    headline = run_view_of(replace(outcome, run=load_run(outcome.run_file)), OPTIONS).headline
     assert " was measured for 0 of 2 variants: its pack: '/" in headline
     assert "; do: name another revision, or make it there" in headline
 
@@ -418,11 +414,28 @@ def test_what_the_host_times_has_its_load_in_it_unless_something_known_changed(
     commit(project, acme=PACK.replace("source=", 'regime="end_to_end", source='))
     accept(measure(project).run, project / "baselines", reason="made up", by="t")
     scaled(project, 0.8)
+    paired = measure(project).run
+    git(project, "reset", "--quiet", "--soft", "HEAD~")
     run = measure(project, policy=Policy(fail_on=("slower", "environment"))).run
-    assert all("same_code_host" in kinds(each) and not each.fails for each in run.verdicts)
+    merged = whole_of(split(run, unit=run.facts.unit), project).run
+    for each in (*paired.verdicts, *run.verdicts, *merged.verdicts):
+        assert (each.word, each.fails) == ("same-code", False)
+        assert "same_code_host" in kinds(each)
     edit(project, "runs/*.json", "fake 1.0", "fake 0.9")
     commit(project)
     assert set(words(measure(project).run).values()) == {"environment"}
+    assert len(accept(paired, project / "baselines", reason="made up", by="t").changed) == 2
+
+
+def test_of_changed_code_pairs_of_others_lay_no_time_to_the_host(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(project, acme=PACK.replace("source=", 'regime="end_to_end", source='))
+    accept(measure(project).run, project / "baselines", reason="made up", by="t")
+    scaled(project, 0.8)
+    write(project, speed=PLANTED)
+    monkeypatch.setattr("perfsuite.run.run.chosen_of", lambda some, _: [*some[1:]])
+    assert words(measure(project).run) == {"one": "same-code", "two": "environment"}
 
 
 def test_noise_alone_leaves_the_very_same_code_the_same(project: Path) -> None:
@@ -432,6 +445,9 @@ def test_noise_alone_leaves_the_very_same_code_the_same(project: Path) -> None:
     run = measure(project).run
     assert all("same_code_noisy" in kinds(each) for each in run.verdicts)
     assert not confirmed(run)
+    why = (model.because("clock_lost"),)
+    unclear = structs.replace(run.verdicts[0], word=model.Word.UNCLEAR, reasons=why)
+    assert Judging(Basis(expected={})).settled(unclear, run.variants[0], run) == unclear
 
 
 def test_a_burst_while_the_screen_was_taken_is_no_environment(project: Path) -> None:

@@ -196,8 +196,7 @@ def test_stale_entries_are_named(root: Path) -> None:
     moved = replace(COPY, case=replace(COPY.case, version=3))
     (line,) = problems(root, replace(MEMORY, variants=(moved,)))
     assert "is of version 1 of its case, now 3" in line
-    canary = replace(MEMORY, variants=(), canaries={"cuda": (COPY,)})
-    assert problems(root, canary) == []
+    assert problems(root, replace(MEMORY, variants=(), canaries={"cuda": (COPY,)})) == []
 
 
 def test_missing_variants_of_a_tier_are_named_where_siblings_have_entries(root: Path) -> None:

@@ -159,8 +159,7 @@ def test_a_change_of_an_entry_is_named(
 ) -> None:
     take(old, tmp_path)
     assert take(new, tmp_path).changed == {COPY: said}
-    entry = copy_entry(tmp_path)
-    assert ("history" not in said) or len(entry.metrics["time_us"].values) == 1
+    assert ("history" not in said) or len(copy_entry(tmp_path).metrics["time_us"].values) == 1
 
 
 def test_another_unit_adds_its_values(tmp_path: Path) -> None:
@@ -221,8 +220,7 @@ def test_a_card_joins_an_entry_of_its_code_or_after_pairs_with_it(
         return
     assert done.changed == {COPY: told}
     # Side A stays the reference's commit, until a changed variant starts anew.
-    is_anew = run.verdicts and run.verdicts[0].word.moved
-    assert entry.run == (LATER if is_anew else RUN_ID)
+    assert entry.run == (LATER if run.verdicts and run.verdicts[0].word.moved else RUN_ID)
     (measured,) = {each.unit for each in run.results[0].evidence}
     assert entry.run_of([measured]) == LATER
     assert baselines.runs.keys() == {entry.run, LATER}

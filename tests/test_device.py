@@ -335,5 +335,4 @@ def test_what_a_launch_leaves_behind_is_seen_on_the_gpu(joins: object) -> None:
             here.wait_stream(side)
 
     x = device.rng(1).randn(4096, 4096)
-    group = device.group(launch, [(x,)], 1, backend="loop")
-    assert device.joins_streams(group) is joins
+    assert device.joins_streams(device.group(launch, [(x,)], 1, backend="loop")) is joins

@@ -332,8 +332,7 @@ def test_a_further_process_has_the_same_result_to_the_bit_or_compares_it() -> No
             return lambda *given: [calls.append(name), act(*given)][1]  # type: ignore[func-returns-value]
 
         parts = {"wrong": lambda x, y: x[:-1], "reference": lambda x, y: x, "fn": fn}
-        noting = copying(parts={name: noted(name, act) for name, act in parts.items()})
-        found = session_of(noting)
+        found = session_of(copying(parts={name: noted(name, act) for name, act in parts.items()}))
         found.seed, found.check_seed = seed, 3
         return found, calls
 

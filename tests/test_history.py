@@ -232,8 +232,7 @@ def test_a_change_point_says_since_when_and_between_which_commits(history: Histo
 
 
 def test_bad_nights_make_no_change_point_and_another_card_says_so(lite: History) -> None:
-    wrong = as_status(Status.WRONG)
-    bad = [wrong(night(n, {"copy": 330.0 + n / 100})) for n in range(10, 20)]
+    bad = [as_status(Status.WRONG)(night(n, {"copy": 330.0 + n / 100})) for n in range(10, 20)]
     store(lite, *(bad[n - 10] if 10 <= n < 20 else each for n, each in enumerate(nights(30))))
     assert time_of(lite).change_points == ()
     store(lite, *(night(n, {"copy": 310.0 + n / 50}, unit=OTHER_UNIT) for n in range(30, 40)))
@@ -247,8 +246,7 @@ def test_a_run_s_own_past_is_of_its_product_and_newest_version(lite: History) ->
     run, other = night(1), Sku(slug="nvidia-b300", name="NVIDIA B300")
     later = run.having(results=(replace(run.results[0], case_version=2),))
     store(lite, night(0), later, replace(night(2), sku=other))
-    versions = [each.key.case_version for each in lite.series_of(COPY, metric="time_us")]
-    assert versions == [1, 1, 2]
+    assert [each.key.case_version for each in lite.series_of(COPY, metric="time_us")] == [1, 1, 2]
     assert lite.recent(night(0), [COPY])[COPY].key.case_version == 2
     assert len(lite.recent(replace(run, sku=other), [COPY])[COPY].points) == 1
     assert lite.recent(replace(run, sku=replace(other, slug="x")), [COPY]) == {}

@@ -67,8 +67,7 @@ def test_the_gangs_of_a_case_stay_together() -> None:
 def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
     """A run of five variants with a canary, one slower than accepted, and the accepted numbers."""
     folder = tmp_path_factory.mktemp("ran")
-    settings = structs.replace(QUICK, processes=2, confirm_processes=3)
-    found = request(folder, FIVE, settings=settings)
+    found = request(folder, FIVE, settings=structs.replace(QUICK, processes=2, confirm_processes=3))
     asked = replace(found, variants=found.variants[:5])
     accept(execute(asked, Log()).run, folder / "baselines", reason="first", by="me")
     slow_down(folder, 200, by=1.05)

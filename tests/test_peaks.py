@@ -130,8 +130,7 @@ def test_packs_declare_what_is_a_ceiling_whatever_the_tier(packs: Sequence[Pack]
         amount, kind = per_launch(work, name)
         found.setdefault(name, {})[variant.id] = amount
         # A ceiling is what the roofline holds such work against.
-        held = {BYTES: link_of(work, H200), FLOP: work.rate_dtype, STARTS: work.start}
-        assert held[kind] == name
+        assert {BYTES: link_of(work, H200), FLOP: work.rate_dtype, STARTS: work.start}[kind] == name
     # Bytes, operations or kernels of one launch, by the formulas of the cases.
     assert found == json.loads((ROOT / "tests/data/ceilings.json").read_text())
 

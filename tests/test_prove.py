@@ -68,8 +68,7 @@ def test_trials_share_no_process_and_the_first_say_only_how_quiet_a_kernel_is() 
     told = [e for e in found if not e.change and len(e.before) == 1]
     assert len({e.triage.changes[0].baseline for e in told if e.triage}) == len(told)
     # Two waves of each card say how quiet it is.
-    spent = sum(1 + len(e.before) for e in found if e.triage and not e.change)
-    assert spent <= 4 * (24 - 2)
+    assert sum(1 + len(e.before) for e in found if e.triage and not e.change) <= 4 * (24 - 2)
 
 
 def test_made_up_changes_are_found_and_noise_hides_them() -> None:
@@ -246,8 +245,7 @@ def test_planted_kernel_compiles() -> None:
     core = pytest.importorskip("cuda.core")
     source = Path(planted.__file__).with_suffix(".cu").read_text(encoding="utf-8")
     program = core.Program(source, "c++", core.ProgramOptions(std="c++17", arch="sm_90a"))
-    made = program.compile("cubin", name_expressions=("chain",))
-    assert b"chain" in bytes(made.code)
+    assert b"chain" in bytes(program.compile("cubin", name_expressions=("chain",)).code)
 
 
 Command = Callable[..., tuple[int, str]]
@@ -279,8 +277,7 @@ def test_interrupted_command_judges_and_renders_what_it_measured(
     for wave in found.waves:
         if wave.beside:
             new, old = (each[0].samples("time_us")[0][0] for each in (wave.processes, wave.beside))
-            is_changed = "change=0.3" in wave.variant
-            assert new / old == pytest.approx(1.3 if is_changed else 1.0, rel=0.1)
+            assert new / old == pytest.approx(1.3 if "change=0.3" in wave.variant else 1.0, rel=0.1)
             assert len(wave.processes) == len(wave.beside) >= 6
     assert found.header.code == collect.code_of()
     words = by_group(found)

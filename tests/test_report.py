@@ -387,8 +387,7 @@ def test_of_a_lost_clock_time_and_cycles_are_told_and_no_corrected_number() -> N
     change = replace(verdict.changes[0], time_change=0.08, clock_change=-0.08)
     verdict = replace(verdict, changes=(change,), reasons=(Reason("clock_lost"),))
     run_view = alone(UNCLEAR, verdicts=(verdict,))
-    told = "time +8.3 %, cycles 0.00 %"
-    assert run_view.variants[0].shown.change.translate(view.PLAIN) == told
+    assert run_view.variants[0].shown.change.translate(view.PLAIN) == "time +8.3 %, cycles 0.00 %"
     assert 'class="bar unclear"' not in render_page(run_view)
 
 

@@ -101,8 +101,7 @@ def test_a_night_waits_for_the_gpu_keeps_its_state_and_alone_its_proposal_may_wr
     (secret,) = [str(step) for step in steps(found) if "secrets." in str(step)]
     assert "secrets.PERFSUITE_HISTORY" in secret
     # What they are told exists.
-    named = set(re.findall(r"--perf-[a-z-]+", script.read_text("utf-8")))
-    assert set() < named <= OPTIONS.keys()
+    assert set() < set(re.findall(r"--perf-[a-z-]+", script.read_text("utf-8"))) <= OPTIONS.keys()
     assert all(name in script.read_text("utf-8") for name in night["env"])
     assert night["env"]["PERF_DEVICE"] == "cuda", "a driver that broke makes no green night"
     lines = [line.strip() for step in steps(found) for line in step.get("run", "").splitlines()]

@@ -339,6 +339,10 @@ def test_on_a_host_stored_times_decide_nothing_and_pairs_with_changed_code_do(
     assert "2 variants: same code, not timed against it" in again.notes
     # No number was held against one of before.
     assert (source_of_run(again), [n for n in again.notes if "first run" in n]) == ("", [])
+    broken = commit(project, acme=PACK.replace("[2 * value", "[broken * value"))
+    git(project, "reset", "--quiet", "--hard", "HEAD~")
+    beside = measure(project, settings=PAIRS, against=broken).run
+    assert [each.reasons[-1].kind for each in beside.verdicts] == ["unmeasured", "unmeasured"]
     write(project, speed=PLANTED)
     planted = measure(project, settings=PAIRS).run
     assert words(planted) == {"one": "same", "two": "slower"}
@@ -396,8 +400,7 @@ def test_a_shallow_clone_and_one_that_lacks_the_commit_differ(project: Path) -> 
             assert remedy in told["remedy"]
             assert "fetch-depth: 0" in told["remedy"]
             # A changed tree is in no other clone: nothing deeper has it.
-            kept = Source(commit="c" * 40, is_changed=True)
-            assert refused(config, kept)["kind"] == "squashed"
+            assert refused(config, Source(commit="c" * 40, is_changed=True))["kind"] == "squashed"
         else:
             assert sides(config, old).compared
             told = refused(config, Source.at("c" * 40))

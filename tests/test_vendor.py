@@ -91,8 +91,7 @@ def verdicts(folder: Path) -> dict[str, Any]:
 
 
 def test_its_device_is_told(python: Path, tmp_path: Path) -> None:
-    command = str(python.with_name("perfsuite"))
-    told = call(command, "doctor", "--device", "acme", cwd=tmp_path)
+    told = call(str(python.with_name("perfsuite")), "doctor", "--device", "acme", cwd=tmp_path)
     assert "Device acme of the pack acme: this machine has a1-0" in told
     assert "Acme A1 (acme)" in told
     assert "Baselines: 8 variants of acme-a1" in told

@@ -161,10 +161,11 @@ def conclude(
     judging, run = Judging(basis, policy, exceptions=exceptions), basis.hold(run)
     verdicts = judging.stage(run, Stage.SCREEN)
     again = {result.variant for result in run.results if result.stage is Stage.CONFIRM}
+    runs = {one.id: one for one in run.variants}
     for name, verdict in list(verdicts.items()):
         if name in again:
             del verdicts[name]
-        elif needs_pairs(verdict):
+        elif needs_pairs(verdict) and not judging.settled(verdict, runs[name], run).word.stayed:
             verdicts[name] = judging.unconfirmed(verdict, "its shard saw no need to")
     verdicts |= judging.stage(run, Stage.CONFIRM)
     judged = judging.whole(run, verdicts, run.claims)

@@ -174,7 +174,8 @@ def _standing(run: Run, old: BaselineEntry, new: BaselineEntry, then: Source | N
     # Where others' pairs spoke for it, a card's own level moved, and no other's.
     is_sure = verdict.confirmation is Confirmation.IN_TURNS or new.cards <= old.cards
     is_environment = verdict.word is Word.ENVIRONMENT and told and is_sure
-    return Standing.PAIRED if "same_in_turns" in told or is_environment else Standing.OPEN
+    is_paired = bool(told & {"same_in_turns", "same_code_host"})
+    return Standing.PAIRED if is_paired or is_environment else Standing.OPEN
 
 
 def refuse_changed(run: Run, select: Sequence[str] = ()) -> None:

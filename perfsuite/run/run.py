@@ -238,25 +238,27 @@ class Judging:
         has_level = is_known(one, verdict)
         if is_moved and has_level:
             return self.environment(verdict, one, run)
-        is_lost = any(reason.kind == "lost" for reason in verdict.reasons)
-        is_still = all(each.low <= 0 <= each.high for each in verdict.changes)
-        if is_lost or (has_level and not is_still):  # something hints at another environment
+        kinds = {reason.kind for reason in verdict.reasons}
+        is_away = any(not each.low <= 0 <= each.high for each in verdict.changes)
+        # What is away, or has another clock, hints at another environment.
+        if "lost" in kinds or (has_level and (is_away or "clock_lost" in kinds)):
             return verdict
         kind = "same_code_noisy" if has_level else "same_code"
-        told = (because(kind, code=str(one.expected.source_a)), *verdict.reasons)
-        told = (because("not_timed"),) if is_stored else told
-        return replace(verdict, word=Word.SAME_CODE, reasons=told, fails=False)
+        same = because(kind, code=str(one.expected.source_a))
+        same = because("not_timed") if is_stored else same
+        others = (each for each in verdict.reasons if each.kind != "stored_time")
+        return replace(verdict, word=Word.SAME_CODE, reasons=(same, *others), fails=False)
 
     def environment(self, verdict: Verdict, one: VariantRun, run: Run) -> Verdict:
         """Return what moved although its code is the same."""
         others = version_changes(one.expected.environment, run.facts.environment)
-        by_host = is_host_timed(run.facts.device, one.variant.case.regime.value)
+        # Of code that changed only its own pairs can say that the rest is the host's load.
+        is_same = verdict.confirmation is Confirmation.IN_TURNS or is_one_code(one, run)
+        by_host = is_same and is_host_timed(run.facts.device, one.variant.case.regime.value)
+        word, kind = Word.ENVIRONMENT, "environment" if others else "environment_unknown"
         if by_host and not others and all(each.degrees for each in verdict.changes if each.theta):
             # Minutes later the host may be a fifth faster: its load is no level, and not recorded.
-            same = because("same_code_host", code=str(one.expected.source_a))
-            reasons = (same, *verdict.reasons)
-            return replace(verdict, word=Word.SAME_CODE, reasons=reasons, fails=False)
-        kind = "environment" if others else "environment_unknown"
+            word, kind = Word.SAME_CODE, "same_code_host"
         reason = because(kind, code=str(one.expected.source_a), differing=others)
         is_past_gate = any(
             each.low > each.threshold and each.theta > each.gate
@@ -265,9 +267,9 @@ class Judging:
         )
         return replace(
             verdict,
-            word=Word.ENVIRONMENT,
+            word=word,
             reasons=(reason, *verdict.reasons),
-            fails=is_past_gate and Word.ENVIRONMENT.value in self.policy.fail_on,
+            fails=is_past_gate and word.value in self.policy.fail_on,
         )
 
     def unconfirmed(self, verdict: Verdict, why: str) -> Verdict:

@@ -175,11 +175,11 @@ def _rowwise(ctx: Any, *, layout: str, experts: int, rows: int) -> Any:
     ends = None if is_masked else _ends(ctx, layout, experts, rows)
 
     def launch(x: Any, x_scale: Any, w: Any, w_scale: Any, y: Any) -> Any:
-        rows, scales = x, x_scale[0, 0]
+        a, scale = x, x_scale[0, 0]
         if is_masked:
-            rows, scales = x.view(experts, -1, x.shape[1]), x_scale[:, 0]
+            a, scale = x.view(experts, -1, x.shape[1]), x_scale[:, 0]
         how = {"offs": ends, "out_dtype": torch.bfloat16, "use_fast_accum": True}
-        result = torch._scaled_grouped_mm(rows, w.mT, scales, w_scale[..., 0], **how)  # noqa: SLF001
+        result = torch._scaled_grouped_mm(a, w.mT, scale, w_scale[..., 0], **how)  # noqa: SLF001
         return _got(result.view(y.shape), layout, experts, rows)
 
     return launch

@@ -99,7 +99,9 @@ def test_sizes_of_experts_add_up_and_one_is_empty() -> None:
         assert max(sizes) > 3 * 16384 // experts
 
 
-def test_operands_of_all_formats_stand_for_the_same_product() -> None:
+def test_operands_of_all_formats_stand_for_the_same_product(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     torch = pytest.importorskip("torch")
     from perfsuite.devices.protocol import open_device
 
@@ -114,6 +116,17 @@ def test_operands_of_all_formats_stand_for_the_same_product() -> None:
         errors = [float((other - ours).norm() / ours.norm()) for other in others]
         assert 5e-2 > errors[0] > errors[1] > 0
         assert errors[1] < 3e-3
+
+    def multiplied(a: Any, b: Any, a_scale: Any, b_scale: Any, **_: Any) -> Any:
+        return a.float() * a_scale[..., None] @ (b.float() * b_scale[:, None])
+
+    monkeypatch.setattr("torch._scaled_grouped_mm", multiplied)
+    built = fp8_grouped.fp8_grouped_gemm.build(
+        open_device("cpu").context(1), impl="rowwise", **axes
+    )
+    given = built.make_inputs(open_device("cpu").rng(1))
+    for result, expected in zip(built.fn(*given), found["rowwise"], strict=True):
+        assert torch.allclose(result.double(), expected, rtol=1e-3, atol=1e-3)
 
 
 def test_rooms_of_experts_are_whole_tiles_that_hold_their_rows() -> None:
