@@ -68,8 +68,7 @@ run=
 trap - INT TERM HUP
 
 # This night's file: an earlier one is no result of it, though it sorts last if the clock was set.
-[ -d .perfsuite ] && root=.
-newest=$(find "$root/.perfsuite/runs" -name '*.jsonl' -newer "$out/doctor.txt" 2>/dev/null | sort | tail -n 1)
+newest=$(find .perfsuite/runs "$root/.perfsuite/runs" -name '*.jsonl' -newer "$out/doctor.txt" 2>/dev/null | sort | tail -n 1)
 if [ -z "$newest" ]; then
     say "nothing was measured: ended with $code"
     exit "$code"
