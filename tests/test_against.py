@@ -421,6 +421,9 @@ def test_what_the_host_times_has_its_load_in_it_unless_something_known_changed(
     for each in (*paired.verdicts, *run.verdicts, *merged.verdicts):
         assert (each.word, each.fails) == ("same-code", False)
         assert "same_code_host" in kinds(each)
+    why = (model.because("lost"),)  # no host's load loses a metric
+    lost = structs.replace(paired.verdicts[0], word=model.Word.SLOWER, reasons=why)
+    assert Judging(Basis(expected={})).settled(lost, run.variants[0], run).word == "environment"
     edit(project, "runs/*.json", "fake 1.0", "fake 0.9")
     commit(project)
     assert set(words(measure(project).run).values()) == {"environment"}

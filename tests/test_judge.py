@@ -211,8 +211,7 @@ def test_in_pairs_what_the_host_times_has_its_least_samples_on_both_sides(
         ),
     )
     held = VariantRun(variant=one, results=(quiet, disturbed))
-    run = run_of(held, facts=facts, against=Revision("0" * 40, "main"))
-    (found,) = judge(beside(run))
+    (found,) = judge(beside(run_of(held, facts=facts, against=Revision("0" * 40, "main"))))
     assert (found.word, found.in_turns) == (word, True)
 
 

@@ -36,8 +36,7 @@ def variants(count: int) -> list[model.Variant]:
 
 
 def fit(room_s: float, *claims: model.ClaimInstance, **known: Any) -> Fit:
-    limit = TimeLimit(room_s / 0.6)
-    return Fit(limit=limit, claims=claims, room_s=room_s, **known)
+    return Fit(limit=TimeLimit(room_s / 0.6), claims=claims, room_s=room_s, **known)
 
 
 def past(run: str, word: str = "same", *, cost_s: float = 1.0, doubt: str = "") -> Past:

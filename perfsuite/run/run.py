@@ -255,6 +255,7 @@ class Judging:
         # Of code that changed only its own pairs can say that the rest is the host's load.
         is_same = verdict.confirmation is Confirmation.IN_TURNS or is_one_code(one, run)
         by_host = is_same and is_host_timed(run.facts.device, one.variant.case.regime.value)
+        by_host = by_host and not any(reason.kind == "lost" for reason in verdict.reasons)
         word, kind = Word.ENVIRONMENT, "environment" if others else "environment_unknown"
         if by_host and not others and all(each.degrees for each in verdict.changes if each.theta):
             # Minutes later the host may be a fifth faster: its load is no level, and not recorded.
