@@ -127,8 +127,7 @@ UNDER = """
         if os.environ.get("UNDER_NCU") == "hang":
             time.sleep(60)
 """
-SHAPE = f"grid={GRID}, block={BLOCK}"
-KERNEL = f'run_kernel("scale_rows", us * factor, f"mov %r{{factor}};", {SHAPE})'
+KERNEL = f'run_kernel("scale_rows", us * factor, f"mov %r{{factor}};", grid={GRID}, block={BLOCK})'
 PACK = runner.PACK.replace("[100, 200]", "[100]").replace("spend(us * factor)", KERNEL)
 PACK = PACK.replace("        factor = json", f"{UNDER}        factor = json")
 NCU = """\

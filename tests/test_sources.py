@@ -54,9 +54,6 @@ from perfsuite.workers.units import Panels
 SERVERS = Panels()
 FEW = Settings(samples=8, processes=1, confirm_processes=1)
 PAIRS = Settings(samples=8, processes=2, confirm_processes=4)
-REFS = "refs/perfsuite"
-# Of another length: Python takes a file that was written twice in a second for the same.
-HALFWAY = BEFORE.replace('"two": 100.0', '"two": 120.00')
 
 
 @pytest.fixture(autouse=True)
@@ -88,10 +85,9 @@ def now(folder: Path, **fields: Any) -> Source:
 
 
 def refs(folder: Path) -> dict[str, str]:
-    lines = git(folder, "for-each-ref", "--format=%(refname) %(objectname)", REFS).splitlines()
-    return {
-        name.rpartition("/")[2]: sha for name, _, sha in (each.partition(" ") for each in lines)
-    }
+    told = git(folder, "for-each-ref", "--format=%(refname) %(objectname)", "refs/perfsuite")
+    pairs = (each.partition(" ") for each in told.splitlines())
+    return {name.rpartition("/")[2]: sha for name, _, sha in pairs}
 
 
 def sides(config: Config, source: Source) -> Sides:
@@ -297,7 +293,8 @@ def test_a_changed_tree_is_accepted_only_by_who_says_so(project: Path) -> None:
 
 def test_side_a_is_the_code_that_an_entry_comes_from(project: Path) -> None:
     first = measure(project).run
-    write(project, speed=HALFWAY)
+    # Of another length: Python takes a file that was written twice in a second for the same.
+    write(project, speed=BEFORE.replace('"two": 100.0', '"two": 120.00'))
     changed = measure(project).run
     write(project, speed=PLANTED)
     config = asked(project)

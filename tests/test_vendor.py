@@ -16,7 +16,6 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "acme-perf"
-FAILED = 1
 SHOWN = ("-m", "pytest", "--perf", "--perf-device=acme", "--perf-packs=acme")
 NAIVE, FUSED = (f"acme.softscale[n=10007,impl={impl}]" for impl in ("naive", "fused"))
 
@@ -122,7 +121,7 @@ def test_what_is_slower_and_a_metric_that_moved_fail_a_run_and_its_listener_is_t
     text = program.read_text("utf-8")
     program.write_text(text.replace("exp   v1", "store v1, y\nload  v1, y\nexp   v1"), "utf-8")
     planted = {"ACME_A1_SLOWDOWN": "1.03", "ACME_LOG": str(log)}
-    call(str(python), *SHOWN, "--perf-select=n=10007", cwd=tmp_path, status=FAILED, **planted)
+    call(str(python), *SHOWN, "--perf-select=n=10007", cwd=tmp_path, status=1, **planted)
     program.write_text(text, "utf-8")
     found = verdicts(tmp_path)
     assert found[NAIVE]["word"] == "slower"

@@ -61,10 +61,10 @@ CORE_PATH = (
 # when this was written may not grow: each step lowers its number, and drops it at the limit.
 CORE_ALARM = 9_700
 TODAY = {
-    "core": 13_986,
-    "features": 3_793,
-    "core path": 4_999,
-    "tests": 15_165,
+    "core": 13_983,
+    "features": 3_792,
+    "core path": 4_987,
+    "tests": 15_160,
     "modules": 77,
 }
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}

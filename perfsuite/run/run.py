@@ -244,8 +244,7 @@ class Judging:
         if "lost" in kinds or (has_level and (is_away or "clock_lost" in kinds)):
             return verdict
         kind = "same_code_noisy" if has_level else "same_code"
-        same = because(kind, code=str(one.expected.source_a))
-        same = because("not_timed") if is_stored else same
+        same = because("not_timed") if is_stored else because(kind, code=str(one.expected.source_a))
         others = (each for each in verdict.reasons if each.kind != "stored_time")
         return replace(verdict, word=Word.SAME_CODE, reasons=(same, *others), fails=False)
 
@@ -281,9 +280,8 @@ class Judging:
         is_counted = any(change.theta and not change.degrees for change in verdict.changes)
         if not verdict.word.moved or is_counted:
             return verdict
-        fails = Word.UNCLEAR.value in self.policy.fail_on
-        reasons = (*verdict.reasons, because("unconfirmed", why=why))
-        return replace(verdict, word=Word.UNCLEAR, reasons=reasons, fails=fails)
+        told = _adding(verdict, because("unconfirmed", why=why))
+        return replace(told, word=Word.UNCLEAR, fails=Word.UNCLEAR.value in self.policy.fail_on)
 
 
 def _adding(verdict: Verdict, why: Reason) -> Verdict:
@@ -310,9 +308,8 @@ def _excused(verdict: ClaimVerdict, run: Run) -> ClaimVerdict:
         reasons.append(because("shown", ratio=ratio))
     entries = [one.entry for one in (than, faster) if one.entry and metric in one.entry.metrics]
     held = [entry.metrics[metric].center for entry in entries]
-    is_known = len(held) > 1
-    fails = verdict.fails and is_known and held[0] >= claim.by * held[1]
-    if verdict.fails and not is_known:
+    fails = verdict.fails and len(held) > 1 and held[0] >= claim.by * held[1]
+    if verdict.fails and not held[1:]:
         reasons.append(because("lacks_a_side"))
     elif verdict.fails and held[1]:
         kind = "held_before" if fails else "no_better_before"
