@@ -353,12 +353,12 @@ def test_a_waiver_holds_for_what_turns_decide(elsewhere: Path) -> None:
     assert not slower.fails
 
 
-def scaled(project: Path, factor: float) -> None:
+def scaled(project: Path, factor: float, *names: str) -> None:
     """Let the baseline's card be faster."""
     for file in (project / "baselines").glob("*/acme.json"):
         stored: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         for entry in stored["variants"].values():
-            for metric in (entry["metrics"][name] for name in ("time_us", "cycles")):
+            for metric in (entry["metrics"][name] for name in names or ("time_us", "cycles")):
                 rows = metric["values"].items()
                 metric["center"] *= factor
                 metric["values"] = {card: [factor * value for value in row] for card, row in rows}
@@ -424,21 +424,15 @@ def test_what_the_host_times_has_its_load_in_it_unless_something_known_changed(
     why = (model.because("lost"),)  # no host's load loses a metric
     lost = structs.replace(paired.verdicts[0], word=model.Word.SLOWER, reasons=why)
     assert Judging(Basis(expected={})).settled(lost, run.variants[0], run).word == "environment"
+    scaled(project, 0.8, "device_us")  # no load of a host's moves what the device takes
+    moved = measure(project).run
+    assert {each.word for each in moved.verdicts} == {"environment"}
+    assert not any("same_code_host" in kinds(each) for each in moved.verdicts)
+    scaled(project, 1.25, "device_us")
     edit(project, "runs/*.json", "fake 1.0", "fake 0.9")
     commit(project)
     assert set(words(measure(project).run).values()) == {"environment"}
     assert len(accept(paired, project / "baselines", reason="made up", by="t").changed) == 2
-
-
-def test_of_changed_code_pairs_of_others_lay_no_time_to_the_host(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commit(project, acme=PACK.replace("source=", 'regime="end_to_end", source='))
-    accept(measure(project).run, project / "baselines", reason="made up", by="t")
-    scaled(project, 0.8)
-    write(project, speed=PLANTED)
-    monkeypatch.setattr("perfsuite.run.run.chosen_of", lambda some, _: [*some[1:]])
-    assert words(measure(project).run) == {"one": "same-code", "two": "environment"}
 
 
 def test_noise_alone_leaves_the_very_same_code_the_same(project: Path) -> None:
@@ -477,21 +471,29 @@ def test_a_burst_while_the_screen_was_taken_is_no_environment(project: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("us", "slower", "paired"), [(100.0, 0, 2), (110.0, 1, 6)], ids=["machine", "code"]
+    ("regime", "said", "paired"),
+    [
+        ("paced", {"environment": 6}, 2),
+        ("paced", {"environment": 5, "slower": 1}, 6),
+        ("end_to_end", {"same-code": 6}, 6),
+    ],
+    ids=["machine", "code", "host"],
 )
 def test_where_everything_moved_some_speak_for_all_if_they_say_same(
-    project: Path, monkeypatch: pytest.MonkeyPatch, us: float, slower: int, paired: int
+    project: Path, monkeypatch: pytest.MonkeyPatch, regime: str, said: dict[str, int], paired: int
 ) -> None:
     names = ("one", "two", "three", "four", "five", "six")
     speed = dict.fromkeys(names, 100.0)
-    pack = PACK.replace('["one", "two"]', repr([*names]))
+    pack = PACK.replace('["one", "two"]', f"{[*names]}").replace("so", f"regime='{regime}', so")
     commit(project, acme=pack, speed=f"US = {speed}\n")
     accept(measure(project).run, project / "baselines", reason="made up", by="t")
-    scaled(project, 0.96)
-    commit(project, speed=f"US = { {**speed, 'two': us} }  # later\n")
+    scaled(project, 0.8)
+    commit(
+        project, speed=f"US = { {**speed, 'two': 110.0 if 'slower' in said else 100.0} }  # later\n"
+    )
     monkeypatch.setattr("perfsuite.run.against.MOST_PAIRED", 2)
     run = measure(project).run
-    assert Counter(words(run).values()) == Counter(environment=6 - slower, slower=slower)
+    assert Counter(words(run).values()) == said
     assert sum(each.confirmation is model.Confirmation.IN_TURNS for each in run.verdicts) == paired
     told = [one.facts for each in run.verdicts for one in each.reasons if one.kind == "paired"]
     assert told == [{"count": 2, "total": 6}] * (6 - paired)
@@ -501,7 +503,7 @@ def test_a_crowd_on_a_card_never_seen_is_not_called_slower(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scaled(elsewhere, 0.85)
-    monkeypatch.setattr("perfsuite.run.run.chosen_of", lambda some, _: [*some[:1]])
+    monkeypatch.setattr("perfsuite.run.run.chosen_of", lambda some, *_: [*some[:1]])
     run = measure(elsewhere).run
     assert {each.word for each in run.verdicts} == {model.Word.SAME_CODE}
     assert not any(each.fails for each in run.verdicts)

@@ -153,6 +153,7 @@ def test_another_pack_adds_an_implementation(
         ('{"n": 5000', '{"m": 5000', "binds m, impl; its axes are n, impl"),
         ("@scale.reference", "", "scale has no reference"),
         ("rng, *, n", "rng, n", "take n by position"),
+        ("operator(", 'operator(regime="awaited", ', "'awaited' is not a valid Regime"),
         ("_late(ctx, *, n)", "_late(ctx, *, n, m)", "takes m, which is no axis: axes are n, impl"),
     ],
 )

@@ -268,7 +268,9 @@ def shifts_of(
         for metric, sides, limits, follows in found
         if all(sides)
     ]
-    return shifts, reasons
+    # What the host times is judged by it; the device's own part is told where it moved.
+    told = [s for s in shifts[1:] if s.metric is not DEVICE_TIME or s.word.moved]
+    return [*shifts[:1], *told], reasons
 
 
 def _times(
@@ -285,12 +287,10 @@ def _times(
     work_class = class_of(one.variant, grounds.slug, entry.metrics[TIME.name].center)
     limits = time_limits(work_class, entry, grounds.facts)
     if limits is not LIMITS["paced"]:
-        return [(TIME, times, limits, None)], []
-    found: list[Pairing] = [(TIME, times, limits, FOLLOWS.get(work_class, MIXED_FOLLOWS))]
-    if one.expected.in_turns:
-        # In turns time itself counts as well, with what the clock did to it.
-        found.append((ELAPSED, times, limits, None))
-    return found, []
+        return [(TIME, times, limits, None), (DEVICE_TIME, awaited, LIMITS["host"], None)], []
+    # In turns time itself counts as well, with what the clock did to it.
+    elapsed: list[Pairing] = [(ELAPSED, times, limits, None)] if one.expected.in_turns else []
+    return [(TIME, times, limits, FOLLOWS.get(work_class, MIXED_FOLLOWS)), *elapsed], []
 
 
 def _ratios(timings: Sequence[Timing], clocks: Mapping[str, float]) -> list[Timing]:

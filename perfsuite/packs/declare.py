@@ -246,6 +246,8 @@ def _case(
     fields |= {
         name: tuple(fields.get(name, ())) for name in ("needs", "budgets", "tags", "metrics")
     }
+    # Its name will do; what a worker compares must be the regime itself.
+    fields["regime"] = model.Regime(fields.get("regime", model.Regime.PACED))
     points = tuple(bound.values())
     values = {name: tuple(dict.fromkeys(point[name] for _, point in points)) for name in names}
     return model.Case(build=build, axes=values, points=points, **fields)

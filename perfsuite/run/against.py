@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
-from operator import itemgetter
 from pathlib import Path
 from random import Random
 from zipfile import BadZipFile
@@ -39,6 +38,7 @@ from perfsuite.model import (
     Verdict,
     Wheel,
     because,
+    is_host_timed,
 )
 from perfsuite.packs.find import file_of, modules_of, unpacked, wheels_of
 from perfsuite.report import view
@@ -450,15 +450,16 @@ MOST_SOURCES = 3
 COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
 
-def chosen_of(some: Sequence[VariantRun], seed: int) -> list[VariantRun]:
+def chosen_of(some: Sequence[VariantRun], seed: int, device: str) -> list[VariantRun]:
     """Return those of variants, sorted by size, that pairs are taken of next: all, if they are few.
 
-    Else those that were compiled to something else, the largest changes, and as many by chance.
+    Else those that were compiled to something else, what the host times, for which no other can
+    speak, the largest other changes, and as many by chance.
     """
     if len(some) <= MOST_PAIRED:
         return [*some]
-    others = [one for one in some if one.is_built_anew]
-    rest = [one for one in some if not one.is_built_anew]
+    others = [o for o in some if o.is_built_anew or is_host_timed(device, o.variant.case.regime)]
+    rest = [one for one in some if one not in others]
     largest, rest = rest[: MOST_PAIRED // 2], rest[MOST_PAIRED // 2 :]
     by_chance = Random(seed).sample(rest, min(len(rest), MOST_PAIRED // 2))  # noqa: S311 - no secret
     return [*others, *largest, *by_chance]
@@ -466,5 +467,4 @@ def chosen_of(some: Sequence[VariantRun], seed: int) -> list[VariantRun]:
 
 def by_size(verdicts: Iterable[Verdict]) -> list[Verdict]:
     """Return those that moved furthest first."""
-    sizes = [(max((abs(c.theta) for c in v.changes), default=0.0), v) for v in verdicts]
-    return [verdict for _, verdict in sorted(sizes, key=itemgetter(0), reverse=True)]
+    return sorted(verdicts, key=lambda v: -max((abs(c.theta) for c in v.changes), default=0.0))

@@ -29,6 +29,7 @@ from perfsuite.judge.noise import usable_of
 from perfsuite.judge.rule import looks_of, needs_pairs, steps_left
 from perfsuite.judge.verdict import judge, judge_claims
 from perfsuite.model import (
+    DEVICE_TIME,
     TIME,
     BaselineEntry,
     ClaimInstance,
@@ -251,12 +252,12 @@ class Judging:
     def environment(self, verdict: Verdict, one: VariantRun, run: Run) -> Verdict:
         """Return what moved although its code is the same."""
         others = version_changes(one.expected.environment, run.facts.environment)
-        # Of code that changed only its own pairs can say that the rest is the host's load.
-        is_same = verdict.confirmation is Confirmation.IN_TURNS or is_one_code(one, run)
-        by_host = is_same and is_host_timed(run.facts.device, one.variant.case.regime.value)
-        by_host = by_host and not any(reason.kind == "lost" for reason in verdict.reasons)
+        told = {reason.kind for reason in verdict.reasons} | {c.metric for c in verdict.changes}
+        # No load of the host's loses a metric, moves what is counted or the device's own time.
+        may_be_load = not others and not told & {"lost", DEVICE_TIME.name}
+        may_be_load &= all(each.degrees for each in verdict.changes if each.theta)
         word, kind = Word.ENVIRONMENT, "environment" if others else "environment_unknown"
-        if by_host and not others and all(each.degrees for each in verdict.changes if each.theta):
+        if may_be_load and is_host_timed(run.facts.device, one.variant.case.regime.value):
             # Minutes later the host may be a fifth faster: its load is no level, and not recorded.
             word, kind = Word.SAME_CODE, "same_code_host"
         reason = because(kind, code=str(one.expected.source_a), differing=others)
@@ -760,8 +761,7 @@ class Work:
         runs = {one.id: one for one in run.variants}
         doubted = [runs[v.variant] for v in by_size(verdicts.values()) if needs_pairs(v)]
         left = [o for o in doubted if o.id not in told and o.entry and not is_one_code(o, run)]
-        # On a host one variant speaks for no other.
-        chosen = left if self.facts.is_host else chosen_of(left, run.settings.seed)
+        chosen = chosen_of(left, run.settings.seed, self.facts.device)
         self._pair(chosen, verdicts)
         found = [self.answers.get(one.id) for one in chosen]
         left = [one for one in left if one not in chosen]
