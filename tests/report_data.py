@@ -284,13 +284,41 @@ def previous_of(story: tuple[Told, ...] = STORY) -> model.Run:
 
 # What explains a change: kernels, their code, earlier runs.
 
-NIGHTS = 40
-SHIFT = 24
 DIFF = "--- before\n+++ now\n@@ -1,2 +1,2 @@\n-ld.global.v4.f32 %f1;\n+ld.global.f32 %f1;"
 MANGLED = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int)"
 SECTION = model.Section(
     title="Batches", text="What a pack adds.", columns=("batch", "rate"), rows=[("8", "12.5 /s")]
 )
+
+
+KEY = SeriesKey(sku="nvidia-h200", variant="a.b[n=1]", metric="time_us", regime="paced", unit="us")
+FOUND = ChangePoint(
+    run="r3",
+    started="2026-11-04T02:00:00+00:00",
+    commit_before="aaa",
+    commit="bbb",
+    before=100.0,
+    after=103.0,
+    p_value=1e-9,
+)
+POINTS = tuple(
+    Point(
+        run=f"r{n}",
+        started=f"2026-11-0{n + 1}T02:00:00+00:00",
+        commit=f"c{n}",
+        center=center,
+        why_not="machine-shift" if n == 4 else "",
+    )
+    for n, center in enumerate((100.0, 100.1, 99.9, 103.0, 250.0, 103.1))
+)
+MOVE = BaselineMove(
+    run="r4", accepted="2026-11-05T09:00:00", by="me", reason="new driver", center=103.0
+)
+
+
+def series(*changes: ChangePoint, move: BaselineMove = MOVE, **key: str) -> Series:
+    own = replace(KEY, **key)
+    return Series(key=own, points=POINTS, change_points=changes, moves=(move,))
 
 
 def explained(story: tuple[Told, ...] = STORY, *, sectors: int = 0) -> RunView:
@@ -312,7 +340,8 @@ def explained(story: tuple[Told, ...] = STORY, *, sectors: int = 0) -> RunView:
         now = (_copy(told.time_us * 0.99, 72, 2 * sectors), fill)
         codes = (replace(_code("b", 72), diff=DIFF),)
         traces.append(model.Trace(variant=entry.variant, kernels=now, codes=codes))
-    past = {variant_of(told).id: _past(told) for told in story if told.time_us}
+    shift = replace(FOUND, after=FOUND.before * 1.0213)
+    past = {told.variant: series(*[shift] * (told.word is Word.SLOWER)) for told in run.verdicts}
     return read(
         run.having(traces=tuple(traces)),
         baselines=entries,
@@ -338,40 +367,4 @@ def _copy(time_us: float, registers: int, sectors: int) -> model.TracedKernel:
 def _code(ptx: str, registers: int) -> model.Code:
     return model.Code(
         name="copy_rows", ptx=ptx * 24, facts={"registers": registers, "spill_bytes": 0}
-    )
-
-
-def _past(told: Told) -> Series:
-    key = SeriesKey(
-        sku="nvidia-h200", variant=variant_of(told).id, metric="time_us", regime="paced", unit="us"
-    )
-    rng = random.Random(5)  # noqa: S311 - made-up noise
-    levels = [told.time_us / (1.0 if night >= SHIFT else 1 + told.theta) for night in range(NIGHTS)]
-    points = [
-        Point(
-            run=f"night-{night}",
-            started=f"2026-{10 + night // 28}-{night % 28 + 1:02}T02:00:00+00:00",
-            commit=f"{night:012x}".ljust(40, "f"),
-            center=level * (1 + rng.gauss(0, told.noise)),
-            why_not="machine-shift" if night % 17 == 9 else "",
-        )
-        for night, level in enumerate(levels)
-    ]
-    before, after = points[SHIFT - 1], points[SHIFT]
-    change = ChangePoint(
-        run=after.run,
-        started=after.started,
-        commit_before=before.commit,
-        commit=after.commit,
-        before=levels[0],
-        after=levels[-1],
-        p_value=3e-7,
-    )
-    first, reason = points[8], "the new driver is meant to be so"
-    move = BaselineMove(
-        run=first.run, accepted=first.started, by="ann", reason=reason, center=levels[0]
-    )
-    has_shifted = told.word is Word.SLOWER
-    return Series(
-        key=key, points=tuple(points), change_points=(change,) if has_shifted else (), moves=(move,)
     )

@@ -158,14 +158,6 @@ def test_diff_follows_a_link_to_the_baselines_own_repository(
     assert "differences: 0" in perfsuite("baseline", "diff")[1]
 
 
-def test_lint_of_a_folder_that_is_not_there_is_no_clean_one(
-    perfsuite: Command, dated: Path
-) -> None:
-    code, said = perfsuite("baseline", "lint", "--baselines", str(dated / "basslines"))
-    assert code == 2
-    assert "there is no such folder of baselines" in said
-
-
 def test_lint_exits_1_with_a_line_for_each_problem(perfsuite: Command, dated: Path) -> None:
     stored = dated / "baselines" / "nvidia-h200" / "memory.json"
     code, said = perfsuite("baseline", "lint", "--older-than", "1000000")

@@ -68,24 +68,18 @@ def _asked(folder: Path) -> dict[str, int]:
     return {words: int(pid) for pid, _, words in (line.partition(" ") for line in lines)}
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_step_that_fails_fails_ci_and_shows_why(
+@pytest.mark.parametrize("step", [*STEPS, "none"])
+def test_a_step_that_fails_fails_ci_and_shows_why_and_else_all_run(
     tmp_path: Path, start: Callable[[str, str], subprocess.Popen[str]], step: str
 ) -> None:
     process = start("failing", step)
     said, _ = process.communicate(timeout=LIMIT_S)
-    assert process.returncode not in {0, None}
-    assert f"{step} went wrong" in said
-    assert ("-e tests" in _asked(tmp_path)) is (step in STEPS[-2:])
-
-
-def test_all_steps_run_where_none_fails(
-    tmp_path: Path, start: Callable[[str, str], subprocess.Popen[str]]
-) -> None:
-    process = start("failing", "none")
-    process.communicate(timeout=LIMIT_S)
-    assert process.returncode == 0
-    assert set(_asked(tmp_path)) == set(STEPS)
+    assert (process.returncode == 0, f"{step} went wrong" in said) == (
+        step == "none",
+        step in STEPS,
+    )
+    assert ("-e tests" in _asked(tmp_path)) is (step not in MADE)
+    assert step != "none" or set(_asked(tmp_path)) == set(STEPS)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

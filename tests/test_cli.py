@@ -148,28 +148,6 @@ def test_run_under_a_profiler_leaves_the_check_out(perfsuite: Command, project: 
     assert "check" not in said
 
 
-@pytest.mark.parametrize(
-    ("args", "problem"),
-    [
-        (("steady.double[n=7]",), "no variant of"),
-        (("steady.double",), "is not one variant"),
-        (("n>1",), "is not one variant"),
-        (("other.double[n=100]",), "no variant of"),
-        (("steady.double[n=100]", "--device", "abacus"), "unknown device 'abacus'"),
-        (("steady.double[n=100]", "--device", "fake", "--", "./no-profiler"), "no-profiler"),
-    ],
-)
-def test_run_refuses(perfsuite: Command, args: tuple[str, ...], problem: str) -> None:
-    code, said = perfsuite("run", *PACK, *args)
-    assert (code, problem in said) == (2, True)
-
-
-def test_run_says_why_its_only_pack_is_not_listed(perfsuite: Command, project: Path) -> None:
-    (project / "bad.py").write_text("raise RuntimeError('boom')")
-    code, said = perfsuite("run", "--packs=bad.py", "bad.x[n=1]")
-    assert (code, "RuntimeError: boom" in said) == (2, True)
-
-
 def test_a_launch_needs_its_device_and_its_ranks(project: Path) -> None:
     text = STEADY.read_text("utf-8").replace("source=", "needs=[perfsuite.cuda()], source=")
     (project / "steady.py").write_text(text, encoding="utf-8")
@@ -244,31 +222,38 @@ def test_a_report_made_again_says_what_its_run_was_compared_with(
     assert f"compared with run {A}" in said
 
 
-@pytest.mark.parametrize("name", ["20270101-000000-0000", "x/y"])
-def test_an_unknown_run_is_an_error(perfsuite: Command, name: str) -> None:
-    code, said = perfsuite("report", name)
-    assert (code, name in said) == (2, True)
-
-
-def test_without_any_run_the_command_to_measure_is_named(perfsuite: Command, project: Path) -> None:
-    (project / ".perfsuite").rename(project / "gone")
-    code, said = perfsuite("report")
-    assert (code, "pytest --perf" in said) == (2, True)
+LAUNCH = ("run", *PACK, "steady.double[n=100]")
 
 
 @pytest.mark.parametrize(
     ("args", "problem"),
     [
-        (("accept", A, "--reason", " "), "without 'reason'"),
-        (("accept", A, "--reason", "x", "--select", "gemm"), "'gemm'"),
-        (("accept", A, "--reason", "x", "--select", ""), "the selection is empty"),
-        (("accept", A), "--reason"),
-        (("show", "nvidia-b200"), "no baseline for the SKU 'nvidia-b200'"),
+        (("run", *PACK, "steady.double[n=7]"), "no variant of"),
+        (("run", *PACK, "steady.double"), "is not one variant"),
+        (("run", *PACK, "n>1"), "is not one variant"),
+        (("run", *PACK, "other.double[n=100]"), "no variant of"),
+        ((*LAUNCH, "--device", "abacus"), "unknown device 'abacus'"),
+        ((*LAUNCH, "--device", "fake", "--", "./no-profiler"), "no-profiler"),
+        (("run", "--packs=bad.py", "bad.x[n=1]"), "RuntimeError: boom"),
+        (("report", "20270101-000000-0000"), "20270101-000000-0000"),
+        (("report", "x/y"), "x/y"),
+        (("baseline", "accept", A, "--reason", " "), "without 'reason'"),
+        (("baseline", "accept", A, "--reason", "x", "--select", "gemm"), "'gemm'"),
+        (("baseline", "accept", A, "--reason", "x", "--select", ""), "the selection is empty"),
+        (("baseline", "accept", A), "--reason"),
+        (("baseline", "show", "nvidia-b200"), "no baseline for the SKU 'nvidia-b200'"),
+        (("baseline", "lint", "--baselines", "basslines"), "there is no such folder of baselines"),
     ],
 )
-def test_baseline_refuses(perfsuite: Command, args: tuple[str, ...], problem: str) -> None:
-    code, said = perfsuite("baseline", *args)
+def test_what_cannot_be_done_is_refused(
+    perfsuite: Command, project: Path, args: tuple[str, ...], problem: str
+) -> None:
+    (project / "bad.py").write_text("raise RuntimeError('boom')")
+    code, said = perfsuite(*args)
     assert (code, problem in said) == (2, True)
+    (project / ".perfsuite").rename(project / "gone")  # without any run the way to one is named
+    code, said = perfsuite("report")
+    assert (code, "pytest --perf" in said) == (2, True)
 
 
 def test_doctor_says_what_this_is_and_what_it_skips(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +14,6 @@ from report_data import STORY, baselines_of, run_of
 
 from perfsuite.history.store import History
 from perfsuite.model import Expected, Revision, Status, Word, because
-from perfsuite.report import files as render
-from perfsuite.report.files import FILES
 from perfsuite.run.accept import accept
 from perfsuite.run.config import Config
 from perfsuite.run.expected import Basis
@@ -98,44 +95,6 @@ def fail(*_: object, **__: object) -> None:
     raise TypeError("no such type\nin this world")
 
 
-@pytest.mark.parametrize(
-    ("what", "failed"),
-    [
-        ("perfsuite.report.files.render_page", "index.html not written"),
-        ("perfsuite.report.files.summary", "summary.md not written, no summary of the step"),
-        ("perfsuite.history.store.History", "history not stored"),
-        ("perfsuite.history.store.History.recent", "history not shown"),
-        ("perfsuite.run.finish.Listeners", "packs were not asked for sections"),
-        ("perfsuite.run.finish.commands_of", "no annotations"),
-        ("perfsuite.run.finish.append_summary", "no summary of the step"),
-    ],
-)
-def test_whatever_fails_costs_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, failed: str
-) -> None:
-    monkeypatch.setattr(what, fail)
-    monkeypatch.setitem(FILES, "index.html", render.render_page)
-    monkeypatch.setitem(FILES, "summary.md", render.summary)
-    monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "step.md"))
-    options = keeping(tmp_path)
-    outcome = outcome_of(tmp_path, Word.SAME)
-    closing = close(outcome, options)
-    (note,) = outcome.steps.notes
-    assert note.startswith(f"{failed}: TypeError: no such type")
-    assert "in this world" not in note
-    assert "in this world" in outcome.steps.tracebacks[0]
-    assert closing.run_view is not None
-    place = options.report / outcome.run.id
-    said = json.loads((place / "verdict.json").read_text("utf-8"))
-    assert {each["word"] for each in said["variants"]} == {"same"}
-    done = {
-        "index.html not written": (place / "index.html").exists(),
-        "no summary of the step": (tmp_path / "step.md").exists(),
-    }
-    assert {name for name, is_done in done.items() if not is_done} <= {*failed.split(", ")}
-
-
 def test_a_run_that_cannot_be_reported_is_kept_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,16 +104,6 @@ def test_a_run_that_cannot_be_reported_is_kept_all_the_same(
     assert outcome.steps.notes[0].startswith("report not made, ")
     with history_of(tmp_path) as history:
         assert history.series_of(outcome.run.variants[0].id)
-
-
-def test_ctrl_c_ends_what_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("perfsuite.run.finish.commands_of", interrupt)
-    monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    with pytest.raises(KeyboardInterrupt):
-        close(outcome_of(tmp_path, Word.SAME), keeping(tmp_path))
 
 
 def history_of(root: Path) -> History:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,25 +31,18 @@ def host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "torch", raising=False)
 
 
+@pytest.mark.parametrize(("limit_s", "runs"), [(0.0, 1), (60.0, MOST_RUNS)])
 @pytest.mark.usefixtures("host")
-def test_a_look_holds_what_the_first_call_returned() -> None:
+def test_a_look_holds_the_first_result_and_has_an_end(limit_s: float, runs: int) -> None:
     calls: list[int] = []
 
     def call() -> int:
         calls.append(1)
         return len(calls)
 
-    look = take_look("a test", call, time_limit_s=0.0)
-    assert look.result == 1
-    assert look.runs == 1
-    assert len(calls) == 2
-
-
-@pytest.mark.usefixtures("host")
-def test_a_look_ends_after_its_most_runs() -> None:
-    look = take_look("a test", lambda: None, time_limit_s=60.0)
-    assert look.runs == MOST_RUNS
-    assert look.clock == "host"
+    look = take_look("a test", call, time_limit_s=limit_s)
+    assert (look.result, look.runs, look.clock) == (1, runs, "host")
+    assert runs > 1 or len(calls) == 2
     assert 0 <= look.low_us <= look.time_us <= look.high_us
 
 
@@ -74,36 +68,32 @@ def test_work_on_the_gpu_is_timed_by_its_clocks(device: FakeDevice) -> None:
     )
 
 
-@pytest.mark.parametrize(("lost", "is_timed"), [(1, True), (EMPTY_RUNS, False)])
-def test_stamps_lost_around_nothing_spoil_a_look_only_if_all_are(
-    device: FakeDevice, lost: int, *, is_timed: bool
+@pytest.mark.parametrize(
+    ("lost", "joins", "us", "is_timed"),
+    [
+        (1, True, 50.0, True),  # of the stamps around nothing some may be lost, not all
+        (EMPTY_RUNS, True, 50.0, False),
+        (0, False, 50.0, False),  # it leaves work behind
+        (0, True, 0.0, False),  # it leaves the GPU alone
+    ],
+)
+@pytest.mark.usefixtures("device")
+def test_a_call_that_the_gpu_s_clocks_cannot_time_is_the_host_s(
+    lost: int, us: float, *, joins: bool, is_timed: bool
 ) -> None:
-    del device
-
-    class Losing(FakeDevice):
+    class Odd(FakeDevice):
         def sample(self, group: Group, count: int, **conditions: Any) -> list[Sample]:
             samples = super().sample(group, count, **conditions)
             is_empty = count == EMPTY_RUNS
             return [Sample(math.nan)] * lost + samples[lost:] if is_empty else samples
 
-    losing = Losing(seed=1)
-    context = losing.context(seed=1)
-    assert bool(gpu_samples(losing, lambda: context.spend(50.0), 0.5)) is is_timed
-
-
-def test_a_call_that_leaves_the_gpu_alone_is_the_host_s(device: FakeDevice) -> None:
-    assert gpu_samples(device, lambda: None, 0.5) == ()
-
-
-def test_a_call_that_leaves_work_behind_is_the_host_s(device: FakeDevice) -> None:
-    class Loose(FakeDevice):
         def joins_streams(self, group: Group) -> bool:
-            del group
-            return False
+            return joins
 
-    loose = Loose(seed=1)
-    context = loose.context(seed=1)
-    assert gpu_samples(loose, lambda: context.spend(50.0), 0.5) == ()
+    odd = Odd(seed=1)
+    context = odd.context(seed=1)
+    call = partial(context.spend, us) if us else lambda: None
+    assert bool(gpu_samples(odd, call, 0.5)) is is_timed
 
 
 ON_A_GPU = """
@@ -127,12 +117,6 @@ def test_gpu(perf):
 def test_a_gpu_is_looked_at_and_left_as_it_was(tmp_path: Path) -> None:
     (tmp_path / "test_gpu.py").write_text(ON_A_GPU, encoding="utf-8")
     plugin = ("-p", "perfsuite.plugin", "-p", "no:cacheprovider")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *plugin, "--perf", f"{tmp_path}/test_gpu.py"],
-        cwd=Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("GPU)  ") == 2
+    command = [sys.executable, "-m", "pytest", *plugin, "--perf", f"{tmp_path}/test_gpu.py"]
+    said = subprocess.check_output(command, cwd=Path(__file__).parents[1])
+    assert said.count(b"GPU)  ") == 2

@@ -28,6 +28,7 @@ import pytest
 import report_data
 import sqlalchemy as sa
 from msgspec.structs import replace
+from report_data import FOUND, MOVE, POINTS, series
 from store_data import OTHER_UNIT, UNIT, file_size_limit, finished, kept, moved
 from test_report import Reader
 
@@ -35,12 +36,8 @@ from perfsuite.boundary import PerfError, StoreError, UsageError
 from perfsuite.history import DEFAULT
 from perfsuite.history.pages import answers, write_trends
 from perfsuite.history.store import (
-    BaselineMove,
-    ChangePoint,
     History,
-    Point,
     Series,
-    SeriesKey,
     runs,
     schema,
     shifts,
@@ -55,7 +52,7 @@ from perfsuite.run.accept import accept
 Command = Callable[..., tuple[int, str]]
 FIRST = datetime(2026, 1, 1, 2, tzinfo=UTC)
 COPY, SKU = "memory.copy[n=1024]", "nvidia-h200"
-KEY = SeriesKey(sku=SKU, variant=COPY, metric="time_us", regime="paced", unit="us")
+KEY = replace(report_data.KEY, variant=COPY)
 
 
 def commit_of(index: int) -> str:
@@ -470,33 +467,6 @@ def test_half_a_character_and_a_time_that_no_zone_has_are_no_error(
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&{{ 7 * 7 }}"
 FORGE = "https://gitlab.example/a/b"
-FOUND = ChangePoint(
-    run="r3",
-    started="2026-11-04T02:00:00+00:00",
-    commit_before="aaa",
-    commit="bbb",
-    before=100.0,
-    after=103.0,
-    p_value=1e-9,
-)
-POINTS = tuple(
-    Point(
-        run=f"r{n}",
-        started=f"2026-11-0{n + 1}T02:00:00+00:00",
-        commit=f"c{n}",
-        center=center,
-        why_not="machine-shift" if n == 4 else "",
-    )
-    for n, center in enumerate((100.0, 100.1, 99.9, 103.0, 250.0, 103.1))
-)
-MOVE = BaselineMove(
-    run="r4", accepted="2026-11-05T09:00:00", by="me", reason="new driver", center=103.0
-)
-
-
-def series(*changes: ChangePoint, move: BaselineMove = MOVE, **key: str) -> Series:
-    own = replace(KEY, **{"variant": "a.b[n=1]", **key})
-    return Series(key=own, points=POINTS, change_points=changes, moves=(move,))
 
 
 def test_one_commit_that_moved_many_is_one_row_and_steps_one_way_are_one_drift() -> None:

@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import test_runner as runner
 
 from perfsuite.model import Run
 from perfsuite.store.runs import list_runs, load_run
@@ -20,34 +22,17 @@ from perfsuite.store.runs import list_runs, load_run
 ROOT = Path(__file__).parents[1]
 VARIANTS = 4
 # The third variant waits in its first build until a file lets it: a night that takes its time.
-# Later one is faster and one slower than it was.
-PACK = """
-import os, pathlib, time
-import perfsuite
-
-@perfsuite.case(smoke={"us": [100, 200, 300, 400]}, source="made up")
-def double(ctx, us):
-    '''Double numbers.'''
-    if us == 300 and not pathlib.Path("go").exists():
-        pathlib.Path("waits").touch()
-        time.sleep(60)
-
-    def fn(x):
-        factor = {200: "FASTER", 400: "SLOWER"}.get(us, "")
-        ctx.spend(us * float(os.environ.get(factor, "1")))
-        return [2 * value for value in x]
-
-    return perfsuite.Workload(
-        fn=fn,
-        make_inputs=lambda rng: (rng.randn(8),),
-        reference=lambda x: [value + value for value in x],
-        wrong=lambda x: list(x),
-    )
-
-@perfsuite.hookimpl
-def perf_cases():
-    return [double]
+WAITS = """
+        if us == 250 and not pathlib.Path("go").exists():
+            import time
+            pathlib.Path("waits").touch()
+            time.sleep(60)
 """
+PACK = textwrap.dedent(
+    runner.PACK.replace("[100, 200]", "[100, 200, 250, 400]").replace(
+        "        factor = json", f"{WAITS}        factor = json"
+    )
+)
 
 
 @pytest.fixture
@@ -119,7 +104,8 @@ def test_nights_are_stopped_resumed_judged_and_proposed(
     assert perfsuite("baseline", "accept", first.id, "--reason=first")[0] == 0
     stored = {path: path.read_bytes() for path in project.glob("baselines/**/*.json")}
     step = project / "step.md"
-    code, told = night(project, FASTER="0.5", SLOWER="1.1", GITHUB_STEP_SUMMARY=str(step))
+    (project / "speeds.json").write_text('{"200": 0.5, "400": 1.1}', encoding="utf-8")
+    code, told = night(project, GITHUB_STEP_SUMMARY=str(step))
     assert code == 1, told
     assert "1 slower" in step.read_text("utf-8")
     assert json.loads((out / "verdict.json").read_text("utf-8"))["run"] == runs(project)[-1].id
@@ -130,7 +116,8 @@ def test_nights_are_stopped_resumed_judged_and_proposed(
     assert (code, "nothing was measured: ended with 0" in told) == (0, True), told
     # From a folder below the project's root, where the runs are.
     (project / "below" / "go").mkdir(parents=True)
-    assert night(project, FOLDER="below", FASTER="0.5")[0] == 0
+    (project / "speeds.json").write_text('{"200": 0.5}', encoding="utf-8")
+    assert night(project, FOLDER="below")[0] == 0
     assert "| faster" in (project / "below" / "perf-night" / "proposal.md").read_text("utf-8")
 
 

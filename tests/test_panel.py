@@ -66,14 +66,6 @@ def nasty(how: str) -> Variant:
 
 
 FIRST, SECOND, THIRD = STEADY = [make_variant("steady", "double", n=n) for n in (100, 200, 400)]
-CAUSES = {
-    "segfault": (Status.CRASHED, "killed by SIGSEGV during check"),
-    "raise": (Status.ERROR, "ValueError: the kernel is"),
-    "leak": (Status.CRASHED, "MiB of host memory, limit 120 MiB"),
-    "leave": (Status.CRASHED, "exit code 3 during check"),
-    "stop_midway": (Status.ERROR, "its worker sent a damaged message"),
-    "wrong": (Status.WRONG, "relative error 0.5"),
-}
 
 
 def measure(
@@ -113,49 +105,26 @@ def panel(traces: Path) -> Iterator[Panel]:
             yield shared
 
 
-@pytest.fixture(scope="module")
-def suite(panel: Panel) -> list[Result]:
-    """A well-behaved variant, then every failure there is, each followed by that variant."""
-    (alone,) = measure(panel, SECOND, processes=1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("perfsuite.workers.process.host_bytes", lambda: 450 << 20)
-        found = [one for how in CAUSES for one in measure(panel, nasty(how), SECOND, processes=1)]
-    assert is_idle(panel)
-    return [alone, *found]
-
-
-@pytest.mark.parametrize("how", CAUSES)
-def test_failure_ends_as_itself_with_its_cause(suite: list[Result], how: str) -> None:
-    (bad,) = (result for result in suite if result.variant == nasty(how).id)
-    status, reason = CAUSES[how]
-    assert (bad.status, bad.evidence) == (status, ())
-    assert reason in bad.reason
-    if how == "segfault":
-        assert "about to read address zero" in bad.output
-        assert "Segmentation fault" in bad.output
-
-
-def test_variant_alone_is_exactly_what_it_is_among_failures(suite: list[Result]) -> None:
-    among = [result for result in suite if result.variant == SECOND.id]
-    told = [
-        [(each.seed, each.exact, each.error, each.samples("time_us")) for each in result.evidence]
-        for result in among
-    ]
-    assert (len(among), {result.status for result in among}) == (1 + len(CAUSES), {Status.OK})
-    assert all(each == told[0] for each in told)
-
-
-def test_hang_in_c_is_timed_out_with_its_stack(
+def test_what_dies_or_hangs_ends_as_itself_and_another_s_numbers_stay(
     panel: Panel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    queue = (SECOND, nasty("segfault"), SECOND)
+    (alone,), (dead,), (good,) = (measure(panel, each, processes=1) for each in queue)
+    assert dead.reason == "killed by SIGSEGV during check"
+    assert (dead.status, dead.evidence) == (Status.CRASHED, ())
+    assert all(said in dead.output for said in ("about to read address zero", "Segmentation fault"))
     with monkeypatch.context() as patch:  # whoever does not hang may take its time
         patch.setattr(panel, "setup", limited(prepare_limit_s=3.0))
-        (bad,) = measure(panel, nasty("hang"))
-    (good,) = measure(panel, FIRST)
-    assert bad.status is Status.TIMED_OUT
-    assert bad.reason == "prepare took longer than its limit of 3 s (in check)"
-    assert "in _hang" in bad.output
-    assert good.status is Status.OK
+        (hung,) = measure(panel, nasty("hang"))
+    assert hung.status is Status.TIMED_OUT
+    assert hung.reason == "prepare took longer than its limit of 3 s (in check)"
+    assert "in _hang" in hung.output
+    one, other = (
+        [(e.seed, e.exact, e.error, e.samples("time_us")) for e in each.evidence]
+        for each in (alone, good)
+    )
+    assert one == other != []
+    assert is_idle(panel)
 
 
 def test_stopped_panel_hands_over_what_it_has_and_begins_anew(panel: Panel) -> None:

@@ -61,15 +61,23 @@ def broken(
 
 BROKEN = {
     "perfsuite.report.files.environment": "index.html not written",
-    "perfsuite.history.store.History.add": "history not stored",
-    "perfsuite.report.terminal._table": "no summary",
+    "perfsuite.report.files.markdown_templates": "summary.md not written",
+    "perfsuite.history.store.History.recent": "history not shown",
+    "perfsuite.run.finish.Listeners": "packs were not asked for sections",
+    "perfsuite.run.finish.commands_of": "no annotations",
+    "perfsuite.run.finish.append_summary": "no summary of the step",
+    "perfsuite.report.terminal._table": "no summary,",
     "perfsuite.report.files.suite_properties": "JUnit's suite lacks its properties",
     "perfsuite.store.runs.end_lines": "the run's file has no verdicts",
     "perfsuite.explain.trace.Tracing._needed": "kernels not traced",
 }
 
 
-def test_what_fails_after_the_measuring_costs_no_verdict(project: pytest.Pytester) -> None:
+def test_what_fails_after_the_measuring_costs_no_verdict(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(project.path / "step.md"))
     result = broken(project, *BROKEN, args=("--junitxml=junit.xml",))
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["wrong: output differs from the reference: *", "  again *"])
@@ -138,20 +146,23 @@ def test_steps_tell_one_cause_once_and_say_what_cannot_be_said() -> None:
         def __str__(self) -> str:
             raise RuntimeError
 
-    def fail(error: Exception) -> None:
+    def fail(error: BaseException) -> None:
         raise error
 
     steps = Steps()
+    with pytest.raises(KeyboardInterrupt):
+        steps.take("a", lambda: fail(KeyboardInterrupt()), None)
     assert steps.take("a", lambda: 5, 7) == 5
     assert steps.are_done
     full = StoreError("full", remedy="make room")
     for name in ("page", "table"):
         assert steps.take(name, lambda: fail(full), None) is None
     steps.take("odd", lambda: fail(MuteError()), None)
-    steps.take("none", lambda: fail(ValueError("\x1b[2J" + "x" * 10**6)), None)
+    steps.take("none", lambda: fail(ValueError("\x1b[2J" + "x" * 10**6 + "\nmore")), None)
     one, other, long = steps.notes
     assert one == "page, table: full; do: make room"
     assert other == "odd: MuteError (asked for its text it raises RuntimeError)"
     assert len(long) < 500
     assert "\x1b" not in long
+    assert "more" not in long
     assert len(steps.tracebacks) == 2

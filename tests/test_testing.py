@@ -23,14 +23,12 @@ from perfsuite.testing.fake import FakeDevice, FakeRng
 SEEDS = itertools.count()
 EXAMPLE = Path(__file__).parents[1] / "examples" / "acme-perf"
 
-POINTS = """smoke={"n": 4, "impl": ["plain", "gpu"]}, nightly={"n": 8, "impl": ["plain", "gpu"]},
-"""
 GOOD = """
     import perfsuite
     from perfsuite import Claim, Work, Workload, case, cuda
 
-    @case(smoke={"n": 4, "impl": ["plain", "gpu"]}, nightly={"n": 8, "impl": ["plain", "gpu"]},
-          source="a book",
+    @case(smoke={"n": 4, "impl": ["plain", "gpu"]},
+          nightly={"n": [4, 8], "impl": ["plain", "gpu"]}, source="a book",
           work=lambda n, **_: Work(flops=n), needs=[cuda().when(impl="gpu")])
     def double(ctx, n, impl):
         '''Double n numbers.'''
@@ -51,6 +49,7 @@ GOOD = """
         return [double, fast]
 """
 SOURCE = 'source="a book",'
+POINTS = GOOD[GOOD.index("smoke=") : GOOD.index("source=")]
 CONTROLLER = """@perfsuite.hookimpl
     def perf_controller():
         return "no_such_module"

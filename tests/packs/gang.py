@@ -49,14 +49,6 @@ def reduce(ctx: Any, ranks: int, n: int) -> Workload:
     )
 
 
-def _leave() -> None:
-    os._exit(3)
-
-
-def _kill() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def _raise() -> None:
     raise ValueError("rank one is in a bad mood")
 
@@ -83,9 +75,9 @@ def _half() -> None:
     time.sleep(60)
 
 
-MISDEEDS: dict[str, Callable[[], None]] = {
-    "leave": _leave,
-    "kill": _kill,
+MISDEEDS: dict[str, Callable[[], object]] = {
+    "leave": lambda: os._exit(3),
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "raise": _raise,
     "end_server": _end_server,
     "leak": _leak,

@@ -5,9 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import stat
 import subprocess
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,15 @@ from perfsuite import Case, Workload
 
 def _double(values: list[float]) -> list[float]:
     return [2 * value for value in values]
+
+
+def _workload(fn: Callable[..., Any], reference: Callable[..., Any] = _double) -> Workload:
+    return Workload(
+        fn=fn,
+        make_inputs=lambda rng: (rng.randn(8),),
+        reference=reference,
+        wrong=lambda values: [-value for value in values],
+    )
 
 
 def _segfault(_values: list[float]) -> list[float]:
@@ -35,17 +42,6 @@ def _raise(_values: list[float]) -> list[float]:
     raise ValueError("the kernel is\nin a bad mood")
 
 
-def _leak(_values: list[float]) -> list[float]:
-    held = []
-    while True:
-        held.append(bytearray(b"x" * (4 << 20)))
-        time.sleep(0.01)  # slow enough to be seen growing, far below any machine's memory
-
-
-def _leave(_values: list[float]) -> list[float]:
-    os._exit(3)
-
-
 def _end_siblings(values: list[float]) -> list[float]:
     server = os.getppid()
     children = Path(f"/proc/{server}/task/{server}/children").read_text(encoding="ascii").split()
@@ -54,26 +50,11 @@ def _end_siblings(values: list[float]) -> list[float]:
     return _double(values)
 
 
-def _write_to_sockets(data: bytes) -> None:
-    for handle in Path("/proc/self/fd").iterdir():
-        if handle.exists() and stat.S_ISSOCK(handle.stat().st_mode):
-            os.write(int(handle.name), data)
-
-
-def _stop_midway(_values: list[float]) -> list[float]:
-    _write_to_sockets(b"\0\1\0\0" + b"x" * 30_000)
-    os.kill(os.getpid(), signal.SIGSTOP)
-    return []
-
-
 FUNCTIONS: dict[str, Callable[[list[float]], Any]] = {
     "segfault": _segfault,
     "hang": _hang,
     "raise": _raise,
-    "leak": _leak,
-    "leave": _leave,
     "end_siblings": _end_siblings,
-    "stop_midway": _stop_midway,
     "wrong": lambda values: [3 * value for value in values],
 }
 
@@ -82,12 +63,7 @@ FUNCTIONS: dict[str, Callable[[list[float]], Any]] = {
 def fail(ctx: Any, how: str) -> Workload:
     """End in this way at the first launch."""
     del ctx
-    return Workload(
-        fn=FUNCTIONS[how],
-        make_inputs=lambda rng: (rng.randn(8),),
-        reference=_double,
-        wrong=lambda values: [-value for value in values],
-    )
+    return _workload(FUNCTIONS[how])
 
 
 @perfsuite.case(smoke={"how": ["wrong", "off"]}, source="made up for tests")
@@ -101,12 +77,7 @@ def odd_one(ctx: Any, how: str) -> Workload:
         return _double(values)
 
     by = {"wrong": 1.5, "off": 1 + 1e-9}[how] if is_odd else 1.0
-    return Workload(
-        fn=lambda values: [by * value for value in _double(values)],
-        make_inputs=lambda rng: (rng.randn(8),),
-        reference=reference,
-        wrong=lambda values: [-value for value in values],
-    )
+    return _workload(lambda values: [by * value for value in _double(values)], reference)
 
 
 @perfsuite.case(smoke={"n": [1]}, source="made up for tests")
@@ -114,12 +85,7 @@ def orphan(ctx: Any, n: int) -> Workload:
     """Measure well, and leave a process in a session of its own behind."""
     del ctx, n
     subprocess.Popen(["sleep", "1000"], start_new_session=True)
-    return Workload(
-        fn=_double,
-        make_inputs=lambda rng: (rng.randn(8),),
-        reference=_double,
-        wrong=lambda values: [-value for value in values],
-    )
+    return _workload(_double)
 
 
 @perfsuite.hookimpl
