@@ -425,9 +425,7 @@ def test_what_the_host_times_has_its_load_in_it_unless_something_known_changed(
     lost = structs.replace(paired.verdicts[0], word=model.Word.SLOWER, reasons=why)
     assert Judging(Basis(expected={})).settled(lost, run.variants[0], run).word == "environment"
     scaled(project, 0.8, "device_us")  # no load of a host's moves what the device takes
-    moved = measure(project).run
-    assert {each.word for each in moved.verdicts} == {"environment"}
-    assert not any("same_code_host" in kinds(each) for each in moved.verdicts)
+    assert set(words(measure(project).run).values()) == {"environment"}
     scaled(project, 1.25, "device_us")
     edit(project, "runs/*.json", "fake 1.0", "fake 0.9")
     commit(project)
@@ -471,16 +469,15 @@ def test_a_burst_while_the_screen_was_taken_is_no_environment(project: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("regime", "said", "paired"),
+    ("regime", "said"),
     [
-        ("paced", {"environment": 6}, 2),
-        ("paced", {"environment": 5, "slower": 1}, 6),
-        ("end_to_end", {"same-code": 6}, 6),
+        ("paced", {"environment": 6}),
+        ("paced", {"environment": 5, "slower": 1}),
+        ("end_to_end", {"same-code": 6}),
     ],
-    ids=["machine", "code", "host"],
 )
 def test_where_everything_moved_some_speak_for_all_if_they_say_same(
-    project: Path, monkeypatch: pytest.MonkeyPatch, regime: str, said: dict[str, int], paired: int
+    project: Path, monkeypatch: pytest.MonkeyPatch, regime: str, said: dict[str, int]
 ) -> None:
     names = ("one", "two", "three", "four", "five", "six")
     speed = dict.fromkeys(names, 100.0)
@@ -494,7 +491,8 @@ def test_where_everything_moved_some_speak_for_all_if_they_say_same(
     monkeypatch.setattr("perfsuite.run.against.MOST_PAIRED", 2)
     run = measure(project).run
     assert Counter(words(run).values()) == said
-    assert sum(each.confirmation is model.Confirmation.IN_TURNS for each in run.verdicts) == paired
+    paired = sum(each.confirmation is model.Confirmation.IN_TURNS for each in run.verdicts)
+    assert paired == (2 if said == {"environment": 6} else 6)
     told = [one.facts for each in run.verdicts for one in each.reasons if one.kind == "paired"]
     assert told == [{"count": 2, "total": 6}] * (6 - paired)
 
