@@ -5,6 +5,7 @@ The raw data are a JSON line for each thing measured, appended as it is measured
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import hashlib
 import importlib
@@ -19,6 +20,7 @@ from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from functools import partial
 from io import FileIO
+from itertools import chain
 from pathlib import Path
 from statistics import fmean, median
 from types import SimpleNamespace
@@ -48,7 +50,7 @@ from perfsuite.workers.panel import Panel
 from perfsuite.workers.process import Code, EndedError, Slot, load_catalogue
 from perfsuite.workers.units import Panels
 
-PACKAGE = Path(__file__).parents[1]
+INSTRUMENT = ("devices/*.[pc]*", "engine/*.py", "workers/*.py", "prove/planted.*")
 CHANGE = "change"
 # What is no share of work.
 STRUCTURAL = "structural"
@@ -173,10 +175,14 @@ class Raw(Struct, frozen=True):
 
 
 def code_of() -> str:
-    """Return a digest of perfsuite's own code: what is measured by another is not pooled."""
-    digest = hashlib.sha256()
-    for file in sorted(each for each in PACKAGE.rglob("*") if each.suffix in {".py", ".cu"}):
-        digest.update(file.read_bytes())
+    """Return a digest of the code that measures: what is measured by another is not pooled.
+
+    Comments are none of it, nor is what judges and shows: that is today's for all nights.
+    """
+    digest, home = hashlib.sha256(), Path(__file__).parents[1]
+    for file in sorted(each for part in INSTRUMENT for each in home.glob(part)):
+        text = file.read_text(encoding="utf-8")
+        digest.update((ast.unparse(ast.parse(text)) if file.suffix == ".py" else text).encode())
     return digest.hexdigest()[:12]
 
 
@@ -191,11 +197,8 @@ def read_raw(paths: Iterable[Path]) -> list[Raw]:
     Of a folder all its raw files. A last line without its end is what an interruption left. What
     is named twice is refused: its processes would be compared with themselves.
     """
-    files = [
-        file
-        for path in paths
-        for file in (sorted(path.glob("*.jsonl*")) if path.is_dir() else [path])
-    ]
+    named = (sorted(each.glob("*.jsonl*")) if each.is_dir() else [each] for each in paths)
+    files = [*chain.from_iterable(named)]
     nights = sorted(map(_night, files), key=lambda night: night.header.started)
     headers = [night.header for night in nights]
     if any(header in headers[:place] for place, header in enumerate(headers)):
