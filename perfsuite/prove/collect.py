@@ -544,10 +544,11 @@ def collect(path: Path, *, root: Path, device: str, budget_s: float, say: Say) -
         append(file, header)
         count = len(ladders_of(variants))
         say(f"{len(panels)} x {facts.name}: {count} ladders, {len(variants)} variants")
-        units = []
-        for place, panel in enumerate(panels):
+        for panel in panels:
             panel.compare(SIDES)
-            units.append(Unit(panel, header, file, place))
+            # As an entry has one for all cards: numbers of another sampling are not compared.
+            panel.samplings = panels[0].samplings
+        units = [Unit(panel, header, file, place) for place, panel in enumerate(panels)]
         pool = stack.enter_context(ThreadPoolExecutor(max_workers=len(units)))
         try:
             for future in as_completed(pool.submit(unit.run, deadline, say) for unit in units):
