@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from perfsuite import Beats, cuda, operator
+from perfsuite import Beats, cuda, operator, package
 from perfsuite.gpu import DTYPES, TRITON, Later, compiled, torch
 
 _SMALL: dict[str, Any] = {"dtype": "fp32", "tokens": 64, "width": 64, "vocab": 1000}
@@ -18,7 +18,7 @@ _REFERENCE_ROWS = 512
 @operator(
     smoke={**_SMALL, "impl": "chunked"},
     nightly=[
-        {**_LARGE, "vocab": 65536, "impl": ["eager", "chunked", "triton"]},
+        {**_LARGE, "vocab": 65536, "impl": ["eager", "chunked", "triton", "liger"]},
         {**_LARGE, "vocab": 50257, "impl": "triton"},
     ],
     full=[
@@ -45,10 +45,11 @@ def cross_entropy(rng: Any, *, dtype: str, tokens: int, width: int, vocab: int) 
     through torch.compile, forward and back. ``chunked`` goes through half of the tokens at a time
     and writes the gradient down by hand, with PyTorch's own operations. ``triton`` does the same
     with one kernel between the matrix products, which writes the gradient over the logits (Liger's
-    fused linear cross-entropy). What they differ in first is the memory that a launch takes, then
-    the trips of the logits. 50,257 is GPT-2's vocabulary: rows of logits start at no multiple of 16
-    bytes, for which cuBLAS has no fast kernels. The latter two have rows of logits further apart,
-    and multiply the last word by itself.
+    fused linear cross-entropy), ``liger`` is that itself, where it is installed. What they differ
+    in first is the memory that a launch takes, then the trips of the logits. 50,257 is GPT-2's
+    vocabulary: rows of logits start at no multiple of 16 bytes, for which cuBLAS has no fast
+    kernels. ``chunked`` and ``triton`` have rows of logits further apart, and multiply the last
+    word by itself.
 
     On an H200 ``triton`` takes 2.4 ms for 65,536 words, 84 % of the rate of bf16 products, and as
     long as cuBLAS takes for three products of random matrices of these sizes alone (2.44 ms).
@@ -99,6 +100,13 @@ def _eager(x: Any, weight: Any, target: Any, loss_of: Any = _loss) -> Any:
 cross_entropy.impl(
     lambda ctx: partial(_eager, loss_of=compiled(_loss)), name="compile", needs=TRITON, tier="full"
 )
+
+
+@cross_entropy.impl(needs=[*TRITON, package("liger_kernel")])
+def _liger(ctx: Any) -> Any:
+    fused = Later("liger_kernel.transformers.functional").liger_fused_linear_cross_entropy
+    # Unasked it adds the weight's gradient up in bf16, and rounds it once a chunk of 64 rows.
+    return partial(_eager, loss_of=partial(fused, accum_dtype=torch.float32))
 
 
 def _in_chunks(step: Any, x: Any, weight: Any, target: Any, *, moves: bool = True) -> Any:

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from perfsuite import KERNELS, Beats, Work, cuda, operator
+from perfsuite import KERNELS, Beats, Work, cuda, operator, package
 from perfsuite.gpu import DTYPES, TRITON, Later, compiled, sm_count, torch
 
 EPS = 1e-6
@@ -26,9 +26,9 @@ def _work(dtype: str, direction: str, rows: int, cols: int, **_: Any) -> Work:
     smoke={**_SMALL, "impl": "torch"},
     # The odd width is asked of one kernel only.
     nightly=[
-        {**_USUAL, "op": "rms", "direction": "fwd", "impl": ["eager", "torch", "triton"]},
-        {**_USUAL, "op": "rms", "direction": "fwd_bwd", "impl": ["torch", "triton"]},
-        {**_USUAL, "op": "layer", "direction": "fwd", "impl": ["torch", "triton"]},
+        {**_USUAL, "op": "rms", "direction": "fwd", "impl": ["eager", "torch", "triton", "liger"]},
+        {**_USUAL, "op": "rms", "direction": "fwd_bwd", "impl": ["torch", "triton", "liger"]},
+        {**_USUAL, "op": "layer", "direction": "fwd", "impl": ["torch", "triton", "liger"]},
         {**_USUAL, "op": "rms", "direction": "fwd", "cols": 4095, "impl": "triton"},
     ],
     full=[
@@ -50,13 +50,13 @@ def norm(rng: Any, *, dtype: str, op: str, direction: str, rows: int, cols: int)
 
     ``eager`` is the formula as models write it, in fp32 between two casts, and autograd's walk back
     over it, ``compile`` the same through torch.compile. ``torch`` adds, then calls ``rms_norm`` or
-    ``layer_norm``. ``triton`` does all in one kernel forward and one backward, which also adds the
-    residual's own gradient; the weight's gradient is a partial sum for each program, then added up
-    in a fixed order. Rows of 4095 elements start at no multiple of 16 bytes: the kernel takes the
-    whole vectors that lie in a row, then its two ends, for a mask that ends anywhere makes every
-    access one element wide. On an H200 ``triton`` reached 88 % of the memory's ceiling in
-    ``fwd_bwd``, which is the rate of an addition of two arrays into a third, and 91 % of the rate
-    of a copy.
+    ``layer_norm``. ``liger`` is that package's, where it is installed. ``triton`` does all in one
+    kernel forward and one backward, which also adds the residual's own gradient; the weight's
+    gradient is a partial sum for each program, then added up in a fixed order. Rows of 4095
+    elements start at no multiple of 16 bytes: the kernel takes the whole vectors that lie in a row,
+    then its two ends, for a mask that ends anywhere makes every access one element wide. On an H200
+    ``triton`` reached 88 % of the memory's ceiling in ``fwd_bwd``, which is the rate of an addition
+    of two arrays into a third, and 91 % of the rate of a copy.
     """
     name = DTYPES[dtype]
     # Not centred at 0 and of another size in each row: a mean or a scale left out is seen.
@@ -147,3 +147,16 @@ def _triton(ctx: Any, *, op: str, direction: str) -> Any:
 @norm.impl(needs=TRITON, tier="full")
 def _compile(ctx: Any, *, op: str) -> Any:
     return partial(_walked, compiled(lambda *given: _forward(_as_written, *given)), op=op)
+
+
+@norm.impl(needs=[*TRITON, package("liger_kernel")])
+def _liger(ctx: Any, *, op: str) -> Any:
+    functional = Later("liger_kernel.transformers.functional")
+
+    def both(x: Any, residual: Any, weight: Any, bias: Any = None) -> Any:
+        if bias is None:
+            return functional.liger_fused_add_rms_norm(x, residual, weight, EPS, in_place=False)
+        total = x + residual
+        return functional.liger_layer_norm(total, weight, bias, EPS), total
+
+    return partial(_walked, both, op=op)

@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from perfsuite import KERNELS, Beats, Work, cuda, operator
+from perfsuite import KERNELS, Beats, Work, cuda, operator, package
 from perfsuite.gpu import DTYPES, TRITON, Later, compiled, torch
 
 D, GROUP = 128, 4
+_ROPED: dict[str, Any] = {"dtype": "bf16", "op": "rope", "width": 4096}
 _MLP: dict[str, Any] = {"dtype": "bf16", "op": "swiglu", "tokens": 8192, "width": 14336}
 _ROPE = Beats(
     "eager",
@@ -37,9 +38,9 @@ def _work(dtype: str, op: str, tokens: int, width: int, impl: str) -> Work:
 @operator(
     # Llama-3-8B: 32 heads and 8 of keys, 128 wide; 14,336 columns between the halves of its MLP.
     nightly=[
-        {"dtype": "bf16", "op": "rope", "tokens": 8192, "width": 4096},
-        {"dtype": "bf16", "op": "rope", "tokens": 8191, "width": 4096, "impl": "triton"},
-        {**_MLP, "impl": ["eager", "triton"]},
+        {**_ROPED, "tokens": 8192, "impl": ["eager", "compile", "triton"]},
+        {**_ROPED, "tokens": 8191, "impl": "triton"},
+        {**_MLP, "impl": ["eager", "triton", "liger"]},
         {"dtype": "bf16", "op": "swiglu", "tokens": 8191, "width": 14335, "impl": "triton"},
     ],
     full=[
@@ -61,6 +62,7 @@ def rope_swiglu(rng: Any, *, dtype: str, op: str, tokens: int, width: int) -> An
     ``eager`` is transformers' code: ``rotate_half`` is a negation and a concatenation, and each
     product and sum a kernel of its own; SwiGLU is two. ``compile`` is the same through
     torch.compile, ``triton`` one kernel by hand, which reads a token's angles once for all heads.
+    ``liger`` is that package's SwiGLU, where it is installed.
     """
     name = DTYPES[dtype]
     if op == "swiglu":
@@ -124,3 +126,9 @@ def _compile(ctx: Any, *, op: str) -> Any:
 @rope_swiglu.impl(needs=TRITON, beats=[_ROPE, _SWIGLU])
 def _triton(ctx: Any, *, op: str) -> Any:
     return getattr(Later("perfsuite_compute.rope_swiglu_triton"), op)
+
+
+@rope_swiglu.impl(needs=[*TRITON, package("liger_kernel")])
+def _liger(ctx: Any) -> Any:
+    swiglu = Later("liger_kernel.transformers.functional").liger_swiglu
+    return lambda gate, up, _: swiglu(gate, up)
