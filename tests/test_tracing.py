@@ -9,8 +9,7 @@ from typing import Any
 from unittest.mock import MagicMock, Mock
 
 import pytest
-from msgspec import structs
-from store_data import SKU, finished, moved
+from store_data import finished, moved
 from test_panel import SETUP, STEADY, nasty
 
 from perfsuite.devices.protocol import Loaded, open_device
@@ -18,33 +17,13 @@ from perfsuite.devices.sass import plain_ptx
 from perfsuite.engine.trace import MOST_KERNELS, Anatomy, artefact_of, dissect
 from perfsuite.explain import trace
 from perfsuite.explain.trace import Tracing, compared, put
-from perfsuite.model import Code, Run, Side, Trace, TracedKernel, Verdict, Word
+from perfsuite.model import Code, Side, TracedKernel, Verdict, Word
 from perfsuite.run.config import TimeLimit
-from perfsuite.store.baselines import Baselines
 from perfsuite.testing.fake import FakeDevice
 from perfsuite.workers import panel as tracer
 from perfsuite.workers.panel import Panel
 
-COPY = "memory.copy[n=1024]"
-KERNELS = (
-    TracedKernel(
-        name="void copy<4>(float*)", count=2, duration_us=6.25, grid=(8, 1, 1), registers=32
-    ),
-    TracedKernel(name="Memset (Device)", count=1, duration_us=1.5),
-)
-CODE = Code(name="copy<4>", ptx="ab" * 12, facts={"registers": 32.0}, diff="-a\n+b")
 PTX = (Path(__file__).parent / "data" / "scale.ptx").read_text("utf-8")
-
-
-def traced_run(kernels: tuple[TracedKernel, ...] = KERNELS) -> Run:
-    trace = Trace(variant=COPY, kernels=kernels, codes=(CODE,))
-    run = finished({"copy": 12.5}).having(traces=(trace,) if kernels else ())
-    processes = tuple(structs.replace(each, artefact="aa") for each in run.results[0].evidence)
-    return run.having(results=(structs.replace(run.results[0], evidence=processes),))
-
-
-def entry_of(root: Path) -> Any:
-    return Baselines.load([root], SKU).entries[COPY]
 
 
 def dissected(fn: Callable[[Any], None]) -> Any:
