@@ -21,9 +21,7 @@ from perfsuite.run.expected import find_expected
 from perfsuite.run.run import Judging
 from perfsuite.store.runs import load_run
 
-# What perfsuite itself takes: no case declares it.
-OWN = {"time_us", "cycles", "device_us", "energy_j", "peak_bytes"}
-# A process: samples by metric ("time_us"), and below "exact" its numbers without noise.
+# A process: its samples by clock.
 Process = Mapping[str, Any]
 Told = dict[str, Any]
 
@@ -51,23 +49,10 @@ def compare_files(path: Path, before: Path) -> dict[str, Told]:
     return _told(judged_against(_load(path), _load(before)).run.verdicts)
 
 
-def works_of(path: Path) -> dict[str, Mapping[str, Any]]:
-    """Return the work of each variant of a run file, as ``judge_samples`` takes it."""
-    works = ((one.id, one.variant.work) for one in _load(path).variants)
-    return {
-        name: {key: getattr(work, key) for key in work.__struct_fields__}
-        for name, work in works
-        if work
-    }
+def judge_samples(samples: Sequence[Mapping[str, Any]], *, in_turns: bool) -> dict[str, Told]:
+    """Judge variants' processes ``now`` by those ``before``, all as one run on an H200.
 
-
-def judge_samples(
-    samples: Sequence[Mapping[str, Any]], *, slug: str, in_turns: bool = False
-) -> dict[str, Told]:
-    """Judge variants' processes ``now`` by those ``before``, all as one run.
-
-    Each has ``variant`` (its id), ``before`` and ``now`` (processes by unit), and may have
-    ``regime``, ``work`` and ``metrics`` (the unit and the better direction by name).
+    Each has ``variant`` (its id), ``work``, ``before`` and ``now`` (processes by unit).
     """
     variants = [_variant(each) for each in samples]
     before, now = (
@@ -78,7 +63,7 @@ def judge_samples(
     facts = model.DeviceFacts(
         device="cuda", name="H200", unit=unit, identity={}, clocks=("time_us", "cycles")
     )
-    sku = model.Sku(slug=slug, name="H200")
+    sku = model.Sku(slug="nvidia-h200", name="H200")
     run = replace(planned(*variants), sku=sku, facts=facts).having(results=before.values())
     expected = {
         name: model.Expected(entry=entry, source="before", in_turns=in_turns)
@@ -98,11 +83,8 @@ _load = cache(load_run)
 
 def _variant(sample: Mapping[str, Any]) -> model.Variant:
     pack, _, name = sample["variant"].partition("[")[0].partition(".")
-    declared = {k: v for k, v in sample.get("metrics", {}).items() if k not in OWN}
-    metrics = tuple(model.Metric(name, *each) for name, each in declared.items())
-    info = {"regime": model.Regime(sample.get("regime", "paced")), "metrics": metrics}
-    work = model.Work(**sample["work"]) if sample.get("work") else None
-    return replace(made(pack, name, {}, work=work, **info), id=sample["variant"])
+    work = model.Work(**sample["work"])
+    return replace(made(pack, name, {}, work=work), id=sample["variant"])
 
 
 def _result(variant: str, processes: Mapping[str, Iterable[Process]]) -> model.Result:
@@ -117,19 +99,11 @@ def _result(variant: str, processes: Mapping[str, Iterable[Process]]) -> model.R
 
 
 def _evidence(slot: int, unit: str, process: Process) -> model.Evidence:
-    samples = {name: values for name, values in process.items() if name != "exact"}
-    blocks = [
-        model.Block(
-            time_us=(values["time_us"],),
-            cycles=(values["cycles"],) if "cycles" in values else (),
-            metrics={k: (v,) for k, v in values.items() if k not in {"time_us", "cycles"}},
-        )
-        for values in (
-            dict(zip(samples, row, strict=True)) for row in zip(*samples.values(), strict=True)
-        )
-    ]
-    exact = process.get("exact", {})
-    return model.Evidence(slot=slot, seed=slot, unit=unit, blocks=tuple(blocks), exact=exact)
+    blocks = tuple(
+        model.Block(time_us=(time_us,), cycles=(cycles,))
+        for time_us, cycles in zip(process["time_us"], process["cycles"], strict=True)
+    )
+    return model.Evidence(slot=slot, seed=slot, unit=unit, blocks=blocks)
 
 
 def _told(verdicts: Iterable[model.Verdict]) -> dict[str, Told]:

@@ -75,6 +75,12 @@ def against(run: model.Run, commit: str) -> model.Run:
     return replace(judged(run, Word.SAME, in_turns=True), against=model.Revision(commit, "main"))
 
 
+def counted(**counters: float) -> model.Run:
+    """Return a later run whose kernel was traced, and counted so."""
+    kernel = model.TracedKernel(name="copy", count=1, duration_us=6.0, counters=counters)
+    return again().having(traces=(model.Trace(variant=COPY, kernels=(kernel,)),))
+
+
 def with_environment(run: model.Run) -> model.Run:
     return replace(run, facts=replace(run.facts, environment={"driver": "590.1"}))
 
@@ -146,6 +152,7 @@ def test_what_moved_is_rewritten_and_the_rest_kept(tmp_path: Path) -> None:
          "case version was 1 and is 2"),
         (again(), again(exact={}), "metrics were cycles, peak_bytes, time_us; are cycles, time_us"),
         (again(), with_environment(again(12.5)), "environment: driver"),
+        (counted(), counted(sectors_read=12.0), "counters recorded"),
         # Where the reference cannot be measured again, what is unclear takes its place.
         (again(), judged(again(14.0, OTHER_UNIT), Word.UNCLEAR, because("squashed", code="x")),
          f"other code; values of other units go to history: {UNIT}"),
@@ -158,6 +165,7 @@ def test_a_change_of_an_entry_is_named(
     tmp_path: Path, old: model.Run, new: model.Run, said: str
 ) -> None:
     take(old, tmp_path)
+    assert '"counters"' not in memory(tmp_path).read_text(), "there are none"
     assert take(new, tmp_path).changed == {COPY: said}
     assert ("history" not in said) or len(copy_entry(tmp_path).metrics["time_us"].values) == 1
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 import tempfile
@@ -258,21 +257,6 @@ def test_a_pack_that_hangs_makes_none_late_and_leaves_nothing_behind(tmp_path: P
     assert [each.id for each in packs["asking"].variants] == ["asking.compiled[kernel=acme.f]"]
     running = subprocess.run(["ps", "-Ao", "args"], capture_output=True, check=True, text=True)
     assert mark not in running.stdout
-
-
-def test_limits_of_a_light_controller_are_taken_as_they_are(tmp_path: Path) -> None:
-    asked = source(tmp_path, "acme", "import json.tool\n" + GOOD)
-    least = {resource.RLIMIT_DATA: 4 << 30, resource.RLIMIT_FSIZE: 32 << 20}
-    script = (
-        "import resource, sys\n"
-        f"for limit, least in {least}.items(): resource.setrlimit(limit, (least, least))\n"
-        "from perfsuite.workers.process import load_catalogue\n"
-        "from perfsuite.model import Pack, Tier\n"
-        f"(pack,) = load_catalogue([{asked!r}], tier=Tier.SMOKE)\n"
-        "assert pack.variants and not pack.error, pack.error\n"
-        "assert not {'torch', 'numpy', 'rich', 'json.tool'} & {*sys.modules}\n"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60, cwd=ROOT)
 
 
 def test_without_a_process_each_pack_says_why(

@@ -84,8 +84,8 @@ def test_ten_thousand_variants_are_collected_in_two_seconds_and_not_measured(
     project: pytest.Pytester,
 ) -> None:
     project.makepyfile(acme=PACK.replace("[1, 2]", "list(range(10_000))"), of_pytest=MANY)
-    text = "import sys\ndef pytest_unconfigure(): assert not {'torch', 'numpy'} & {*sys.modules}"
-    project.makeconftest(text)
+    none = "assert not {'torch', 'numpy', 'rich'} & {*sys.modules}"
+    project.makeconftest(f"import sys\ndef pytest_unconfigure(): {none}")
 
     def spent(collect: Callable[..., pytest.RunResult], of: str, *args: str) -> float:
         before = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])

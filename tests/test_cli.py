@@ -129,22 +129,16 @@ def test_a_table_fits_the_screen_and_is_not_padded(
         assert "smoke   its cod" in " ".join(lines)
 
 
-def test_run_checks_and_launches_a_variant(perfsuite: Command) -> None:
-    code, said = perfsuite("run", "steady.double[n=100]", *PACK, "--device", "fake")
-    assert code == 0, said
-    assert "check ..." in said
-    assert "10 launches" in said
-
-
-def test_run_under_a_profiler_leaves_the_check_out(perfsuite: Command, project: Path) -> None:
+def test_run_checks_and_launches_and_under_a_profiler_it_only_launches(
+    perfsuite: Command, project: Path
+) -> None:
     (project / "profiler").write_text('#!/bin/sh\necho "hello $1"\nshift\nexec "$@"')
     (project / "profiler").chmod(0o755)
-    fake = ("--launches", "2", "--device", "fake")
-    under = ("--", "./profiler", "--set=full")
-    code, said = perfsuite("run", "steady.double[n=100]", *PACK, *fake, *under)
-    assert code == 0, said
-    assert "hello --set=full" in said
-    assert "2 launches" in said
+    own = ("run", "steady.double[n=100]", *PACK, "--device", "fake")
+    code, said = perfsuite(*own)
+    assert (code, "check ..." in said, "10 launches" in said) == (0, True, True), said
+    code, said = perfsuite(*own, "--launches", "2", "--", "./profiler", "--set=full")
+    assert (code, "hello --set=full" in said, "2 launches" in said) == (0, True, True), said
     assert "check" not in said
 
 

@@ -19,14 +19,13 @@ from typing import Any
 
 import pytest
 from fake_runs import STORIES, play
-from nets import compare_files, judge_file, judge_samples, works_of
+from nets import compare_files, judge_file, judge_samples
 
 ROOT = Path(__file__).parents[1]
 DATA = Path(__file__).parent / "data"
 PROOF = ROOT / "docs" / "proof"
 FROZEN = {"recorded": DATA / "corpus.json.gz", "played": DATA / "fake_runs.json"}
 RUNS = {path.name[:15]: path for path in sorted(PROOF.glob("20261121-??????-*.jsonl.gz"))}
-SLUG = "nvidia-h200"
 ARMS = (("A", "B"), ("A", "A"), ("B", "A"))
 # Beside a relative 1e-9, for what is about 0.
 NOTHING = 1e-12
@@ -78,7 +77,7 @@ def kernels() -> Iterator[tuple[str, Any]]:
                     if {was, now} <= sides.keys()
                 ]
                 told = f"{title}, in turns" if in_turns else title
-                yield told, judge_samples(found, slug=SLUG, in_turns=in_turns)
+                yield told, judge_samples(found, in_turns=in_turns)
 
 
 def processes(row: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -86,97 +85,7 @@ def processes(row: Mapping[str, Any]) -> list[dict[str, Any]]:
             for each in zip(*row.values(), strict=True)]  # fmt: skip
 
 
-def cards() -> Iterator[tuple[str, Any]]:
-    """Judge the proof's planted changes by the unchanged code, on the same card and another."""
-    for path in sorted(PROOF.glob("nights/20261121-*.gz")):
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            lines = [json.loads(line) for line in file]
-        variants = {each["id"]: each for each in lines[0][1]["variants"]}
-        waves: dict[str, dict[str, list[Any]]] = {}
-        for wave in (body for kind, body in lines if kind == "Wave" and body.get("processes")):
-            waves.setdefault(wave["variant"], {}).setdefault(wave["unit"], []).extend(
-                {n: [each[n][0] for each in process["blocks"]] for n in ("time_us", "cycles")}
-                for process in wave["processes"]
-            )
-        units = sorted({unit for each in waves.values() for unit in each})
-        for before in units:
-            for unit in units:
-                found = [
-                    {
-                        "variant": name,
-                        "work": variant["work"],
-                        "regime": variant["case"]["regime"],
-                        "before": {before: waves[base][before][-3:]},
-                        "now": {unit: waves[name][unit][:6]},
-                    }
-                    for name, variant in variants.items()
-                    for base in [name.rpartition("change=")[0] + "change=0.0]"]
-                    if unit in waves.get(name, {}) and before in waves.get(base, {})
-                ]
-                yield f"{path.name}: {unit} by {before}", judge_samples(found, slug=SLUG)
-
-
-def cards_of_baselines() -> Iterator[tuple[str, Any]]:
-    """Judge the last card of each baseline by its others."""
-    works = works_of(PROOF / "20261121-172307-4c41827e.jsonl.gz")
-    for path in sorted((ROOT / "baselines").glob("nvidia-*/*.json")):
-        found = []
-        for name, entry in json.loads(path.read_text("utf-8")).get("variants", {}).items():
-            noisy = {k: m["values"] for k, m in entry["metrics"].items() if m["values"]}
-            exact = {k: m["center"] for k, m in entry["metrics"].items() if not m["values"]}
-            units = sorted(noisy.get("time_us", {}))
-            if len(units) < 2:
-                continue
-            by_unit = {
-                unit: [{**each, "exact": exact}
-                       for each in processes({k: values[unit] for k, values in noisy.items()})]
-                for unit in units
-            }  # fmt: skip
-            found.append(
-                {
-                    "variant": name,
-                    "regime": entry["regime"],
-                    "work": works.get(name),
-                    "metrics": {k: (m["unit"], m["better"]) for k, m in entry["metrics"].items()},
-                    "before": {unit: by_unit[unit] for unit in units[:-1]},
-                    "now": {units[-1]: by_unit[units[-1]]},
-                }
-            )
-        if found:
-            title = f"{path.parent.name} {path.stem}"
-            yield title, judge_samples(found, slug=path.parent.name)
-
-
-def targets_of_baselines() -> Iterator[tuple[str, Any]]:
-    """Judge what each kernel is compiled to by what it is for another target."""
-    entries = {
-        path.parent.name: json.loads(path.read_text("utf-8"))["variants"]
-        for path in sorted((ROOT / "baselines").glob("sm_*/codegen.json"))
-    }
-    for before, now in permutations(entries, 2):
-        for title, more in (("", ()), (", whose processes differ", (1.0,))):
-            found = [
-                {
-                    "variant": name,
-                    "regime": entry["regime"],
-                    "metrics": {k: (m["unit"], m["better"]) for k, m in entry["metrics"].items()},
-                    "before": {"": [numbers(entries[before][other], by) for by in (0.0, *more)]},
-                    "now": {"": [numbers(entry)]},
-                }
-                for name, entry in entries[now].items()
-                for other in [name.replace(now, before)]
-                if other in entries[before]
-            ]
-            yield f"{now} by {before}{title}", judge_samples(found, slug=now)
-
-
-def numbers(entry: Mapping[str, Any], by: float = 0.0) -> dict[str, dict[str, float]]:
-    return {"exact": {name: metric["center"] + by for name, metric in entry["metrics"].items()}}
-
-
-RECORDED: tuple[Callable[[], Iterator[tuple[str, Any]]], ...] = (
-    files, kernels, cards, cards_of_baselines, targets_of_baselines,
-)  # fmt: skip
+RECORDED: tuple[Callable[[], Iterator[tuple[str, Any]]], ...] = (files, kernels)
 
 
 @cache

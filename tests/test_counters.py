@@ -17,9 +17,7 @@ import pytest
 import test_runner as runner
 from msgspec.structs import replace
 from report_data import explained as explained_run
-from store_data import SKU
 from test_runner import Log, request, slow_down
-from test_tracing import COPY, KERNELS, entry_of, traced_run
 
 from perfsuite.boundary import DeviceError
 from perfsuite.explain import trace as counters
@@ -240,21 +238,6 @@ def test_who_may_not_count_or_has_no_ncu_is_told_once(
     assert len(calls.read_text("utf-8").splitlines()) == 1
     monkeypatch.setenv("PATH", str(tmp_path))
     assert counts(60.0) == "no counters: NVIDIA's Nsight Compute (ncu) is not on the PATH"
-
-
-def test_baselines_keep_counters_and_old_lines_stay_as_they_are(tmp_path: Path) -> None:
-    accept(traced_run(), tmp_path, reason="first", by="Ann")
-    path = tmp_path / SKU.slug / "memory.json"
-    assert '"counters"' not in path.read_text("utf-8")
-    assert (entry_of(tmp_path).kernels, entry_of(tmp_path).codes[0].diff) == (KERNELS, "")
-    lines = path.read_text("utf-8").splitlines()
-    assert len([line for line in lines if '"duration_us"' in line]) == len(KERNELS)
-    more = tuple(replace(each, counters={"sectors_read": 12.0}) for each in KERNELS)
-    again = replace(traced_run(more), id="20261122-103000-3f2a")
-    done = accept(again, tmp_path, reason="counted", by="Ann")
-    assert done.changed == {COPY: "counters recorded"}
-    assert entry_of(tmp_path).kernels == more
-    assert path.read_text("utf-8").count('"counters": {"sectors_read": 12') == 2
 
 
 def test_counters_are_told_beyond_what_others_do_and_stand_in_the_table() -> None:

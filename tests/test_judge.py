@@ -40,6 +40,7 @@ from perfsuite.model import (
     Confirmation,
     CoreMetric,
     DeviceFacts,
+    Evidence,
     Expected,
     Metric,
     Need,
@@ -149,6 +150,8 @@ WORDS: list[tuple[Spec, Spec | None, Spec, Word, str]] = [
     ({"exact": {"launches": 4}}, {"exact": {LAUNCHES: 3}}, {}, SLOWER, "exact_worse"),
     ({"exact": {"launches": 2}}, {"exact": {LAUNCHES: 3}}, {}, FASTER, "exact"),
     ({"exact": {"launches": 3}}, {"exact": {LAUNCHES: 3}}, {}, SAME, "time interval"),
+    ({"levels": clocks(0.02), "exact": {"launches": 2}}, {"exact": {LAUNCHES: 3}}, {}, SLOWER,
+     "interval"),
     *(({"exact": {"peak_bytes": now}}, {"exact": {Metric("peak_bytes"): 1000}}, {}, word, told)
       for now, word, told in ((1009, SAME, "time"), (1011, SLOWER, "exact_worse"))),
     (*counted(LAUNCHES, 40, 40), SAME, "counted"),
@@ -226,6 +229,30 @@ def test_words(now: Spec, before: Spec | None, more: Spec, word: Word, told: str
         if change.metric == "goodput_rps" and change.degrees:
             assert change.current == pytest.approx(now["levels"]["goodput_rps"], rel=0.02)
     encode(found)
+
+
+@pytest.mark.parametrize(
+    ("better", "before", "now", "theta"),
+    [
+        ("lower", 40.0, (41.0, 44.0, 42.0), 0.05),
+        ("lower", 40.0, (38.0, 36.0), -0.05),
+        *(("lower", 40.0, now, None) for now in ((40.0, 41.0), (39.0, 41.0), (39.0, 40.0))),
+        ("lower", -4.0, (-3.0,), 0.25),
+        ("higher", 0.0, (-3.0,), 3.0),
+    ],
+)
+def test_what_has_no_noise_moved_where_all_processes_say_so(
+    better: str, before: float, now: tuple[float, ...], theta: float | None
+) -> None:
+    metric = Metric("odd", better=better)
+    processes = [Evidence(slot=n, seed=n, exact={"odd": value}) for n, value in enumerate(now)]
+    found = verdict(
+        replace(result(), evidence=tuple(processes)),
+        entry({}, exact={metric: before}, regime="exact"),
+        of=variant(None, regime=Regime.EXACT, metrics=(metric,)),
+    )
+    told = [(change.theta, change.low, change.high) for change in found.changes]
+    assert told == ([] if theta is None else [(theta, theta, theta)])
 
 
 def test_every_metric_has_one_reason_of_its_own() -> None:

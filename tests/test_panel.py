@@ -28,7 +28,6 @@ from perfsuite.model import (
     Gpu,
     Regime,
     Result,
-    Sampling,
     Scalar,
     Settings,
     Side,
@@ -227,15 +226,6 @@ def test_a_process_whose_result_is_another_one_compares_it(panel: Panel, traces:
         each.unlink()
 
 
-def test_panel_samples_as_it_is_told(panel: Panel) -> None:
-    usual = measure(panel, SECOND)[0].evidence[0].sampling
-    assert usual is not None
-    told = panel.samplings[SECOND.id] = Sampling(3 * usual.launches, usual.sets)
-    (result,) = measure(panel, SECOND)
-    panel.samplings[SECOND.id] = usual
-    assert {process.sampling for process in result.evidence} == {told}
-
-
 def test_processes_that_do_not_fit_are_all_fresh_one_after_the_other(
     panel: Panel, traces: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,24 +240,7 @@ def test_processes_that_do_not_fit_are_all_fresh_one_after_the_other(
         assert all(earlier < later for earlier, later in pairwise(starts))
 
 
-def test_each_result_is_handed_over_before_the_next_variant_s_turn(panel: Panel) -> None:
-    events: list[str] = []
-    panel.measure(
-        STEADY[:2],
-        Stage.SCREEN,
-        processes=1,
-        on_result=lambda result: events.append(f"{result.variant} done"),
-        on_phase=lambda variant, phase: events.append(f"{variant} {phase}"),
-    )
-    first = events[: events.index(f"{FIRST.id} done") + 1]
-    assert first[0] == f"{FIRST.id} build"
-    assert f"{FIRST.id} measure" in first
-    assert all(event.startswith(FIRST.id) for event in first)
-
-
-def test_what_a_variant_leaves_running_and_a_pair_that_fails_are_ended(panel: Panel) -> None:
-    (result,) = measure(panel, make_variant("nasty", "orphan", n=1))
-    assert result.status is Status.OK
+def test_a_pair_that_fails_is_ended(panel: Panel) -> None:
     panel.compared = {nasty("raise").id: nasty("wrong")}
     found = measure(panel, nasty("raise"), processes=2)
     panel.compared = {}

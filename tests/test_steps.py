@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 
 import pytest
 from citizens_data import PACK, citizen_in, perf
@@ -166,3 +167,27 @@ def test_steps_tell_one_cause_once_and_say_what_cannot_be_said() -> None:
     assert "\x1b" not in long
     assert "more" not in long
     assert len(steps.tracebacks) == 2
+
+
+# Features may be left out, and all else is as it was.
+# As if they had no line in perfsuite/hooks.py. None imports another: lint-imports sees to it.
+WITHOUT = """
+import sys
+from perfsuite import hooks
+left_out, hooks.FEATURES = hooks.FEATURES, ()
+import pytest
+status = pytest.main(["-p", "perfsuite.plugin", *sys.argv[1:]])
+print("imported:", [name for name in left_out if name in sys.modules])
+sys.exit(status)
+"""
+
+
+def test_a_run_does_without_any_feature(project: pytest.Pytester) -> None:
+    script = project.makepyfile(without=WITHOUT)
+    only = ("--perf-packs=acme.py", "--perf-device=fake")
+    result = project.run(sys.executable, script, "--perf", *only, "--perf-processes=1")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["imported: []"])
+    (said,) = project.path.glob("reports/*/verdict.json")
+    words = [each["word"] for each in json.loads(said.read_text("utf-8"))["variants"]]
+    assert sorted(words) == ["new", "wrong"]

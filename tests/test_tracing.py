@@ -2,49 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock, Mock
 
 import pytest
-from msgspec import structs
-from store_data import SKU, finished, moved
+from test_counters import PACK
 from test_panel import SETUP, STEADY, nasty
+from test_runner import Log, request
 
 from perfsuite.devices.protocol import Loaded, open_device
 from perfsuite.devices.sass import plain_ptx
-from perfsuite.engine.trace import MOST_KERNELS, Anatomy, artefact_of, dissect
-from perfsuite.explain import trace
-from perfsuite.explain.trace import Tracing, compared, put
-from perfsuite.model import Code, Run, Side, Trace, TracedKernel, Verdict, Word
-from perfsuite.run.config import TimeLimit
-from perfsuite.store.baselines import Baselines
+from perfsuite.engine.trace import MOST_KERNELS, artefact_of, dissect
+from perfsuite.explain.trace import compared, put
+from perfsuite.model import Code, Side, TracedKernel
+from perfsuite.run.accept import accept
+from perfsuite.run.run import execute
 from perfsuite.testing.fake import FakeDevice
 from perfsuite.workers import panel as tracer
 from perfsuite.workers.panel import Panel
 
-COPY = "memory.copy[n=1024]"
-KERNELS = (
-    TracedKernel(
-        name="void copy<4>(float*)", count=2, duration_us=6.25, grid=(8, 1, 1), registers=32
-    ),
-    TracedKernel(name="Memset (Device)", count=1, duration_us=1.5),
-)
-CODE = Code(name="copy<4>", ptx="ab" * 12, facts={"registers": 32.0}, diff="-a\n+b")
 PTX = (Path(__file__).parent / "data" / "scale.ptx").read_text("utf-8")
-
-
-def traced_run(kernels: tuple[TracedKernel, ...] = KERNELS) -> Run:
-    trace = Trace(variant=COPY, kernels=kernels, codes=(CODE,))
-    run = finished({"copy": 12.5}).having(traces=(trace,) if kernels else ())
-    processes = tuple(structs.replace(each, artefact="aa") for each in run.results[0].evidence)
-    return run.having(results=(structs.replace(run.results[0], evidence=processes),))
-
-
-def entry_of(root: Path) -> Any:
-    return Baselines.load([root], SKU).entries[COPY]
 
 
 def dissected(fn: Callable[[Any], None]) -> Any:
@@ -148,44 +128,16 @@ def test_a_diff_needs_both_texts(tmp_path: Path) -> None:
     assert compared(tmp_path, new, old).diff == ""
 
 
-@pytest.mark.parametrize(
-    ("asked", "known", "traced"),
-    [
-        ({}, (), ["slow", "slower", "noisy", "alike", "fresh"]),
-        # What is compared with an entry and did not move is traced to be counted alone.
-        ({}, ("noisy", "alike", "slow", "slower"), ["slow", "slower", "fresh"]),
-        ({}, ("fresh", "noisy", "alike"), ["slow", "slower"]),
-        ({"counters": True}, ("noisy", "alike"), ["slow", "slower", "noisy", "alike", "fresh"]),
-    ],
-)
 def test_what_moved_furthest_is_traced_first_then_what_may_become_a_baseline(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    asked: dict[str, bool],
-    known: tuple[str, ...],
-    traced: list[str],
 ) -> None:
-    changes = {
-        "fresh": (Word.NEW, 0.0),
-        "alike": (Word.SAME, 0.1),
-        "noisy": (Word.UNCLEAR, -0.2),
-        "slower": (Word.SLOWER, 0.02),
-        "slow": (Word.SLOWER, 0.1),
-    }
-    ids = {name: f"memory.{name}[n=1024]" for name in changes}
-    verdicts = [
-        Verdict(variant=ids[name], word=word, changes=(moved(theta),) if theta else ())
-        for name, (word, theta) in changes.items()
-    ]
-    run = finished(dict.fromkeys(changes, 10.0)).having(verdicts=verdicts)
-    panel = MagicMock()
-    panel.trace.return_value = Anatomy((), reason="a test")
-    file = Mock(path=tmp_path / "runs" / "x.jsonl", run=run)
-    config = Mock(**{"counters": False, **asked})
-    monkeypatch.setattr(trace, "counted", lambda *_: "")
-    entries = {ids[name]: Mock(kernels=(), codes=()) for name in known}
-    work = Mock(
-        file=file, panels=[panel], entries=entries, samplings={}, limit=TimeLimit(), config=config
-    )
-    Tracing(run, work).take()
-    assert [call.args[0].case.name for call in panel.trace.call_args_list] == traced
+    asked = request(tmp_path, PACK.replace("[100]", "[100, 200, 400, 800]"))
+    first = execute(replace(asked, variants=asked.variants[:3]), Log()).run
+    assert len(first.traces) == 3
+    # What is accepted without its kernels and does not move is traced to be counted alone.
+    accept(first.having(traces=()), tmp_path / "baselines", reason="first", by="Ann")
+    (tmp_path / "speeds.json").write_text('{"100": 1.02, "200": 1.1}')
+    for counters, rest in ((False, {"800"}), (True, {"400", "800"})):
+        text = execute(replace(asked, counters=counters), Log()).run_file.read_text("utf-8")
+        most, less, *others = re.findall(r'"kind":"trace","variant":"\S+us=(\d+)\]"', text)
+        assert (most, less, {*others}) == ("200", "100", rest)

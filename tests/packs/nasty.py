@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -80,15 +79,7 @@ def odd_one(ctx: Any, how: str) -> Workload:
     return _workload(lambda values: [by * value for value in _double(values)], reference)
 
 
-@perfsuite.case(smoke={"n": [1]}, source="made up for tests")
-def orphan(ctx: Any, n: int) -> Workload:
-    """Measure well, and leave a process in a session of its own behind."""
-    del ctx, n
-    subprocess.Popen(["sleep", "1000"], start_new_session=True)
-    return _workload(_double)
-
-
 @perfsuite.hookimpl
 def perf_cases() -> Sequence[Case]:
     """Return the pack's cases."""
-    return [fail, odd_one, orphan]
+    return [fail, odd_one]
