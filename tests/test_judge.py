@@ -13,6 +13,7 @@ from judge_data import (
     COPY,
     FACTS,
     HOST,
+    SETTINGS,
     clocks,
     entry,
     facts,
@@ -25,7 +26,7 @@ from judge_data import (
 from msgspec.structs import replace
 
 from perfsuite.judge import compare
-from perfsuite.judge.compare import Policy, limits_of
+from perfsuite.judge.compare import limits_of
 from perfsuite.judge.noise import canary_clocks
 from perfsuite.judge.rule import Looks, needs_pairs, steps_left
 from perfsuite.judge.verdict import judge, judge_claims
@@ -43,10 +44,12 @@ from perfsuite.model import (
     Expected,
     Metric,
     Need,
+    Policy,
     Regime,
     Result,
     Revision,
     Sampling,
+    Settings,
     Side,
     Stage,
     Status,
@@ -331,11 +334,12 @@ def test_what_did_not_end_ok_is_not_judged() -> None:
 
 
 def test_policy_says_what_fails_and_what_moved() -> None:
-    strict = Policy(fail_on=("new", "unclear"))
-    assert verdict(result(), None, policy=strict).fails
-    slow = verdict(result(clocks(0.02)), entry(), policy=strict)
+    strict = Settings(policy=Policy(fail_on=("new", "unclear")))
+    assert verdict(result(), None, settings=strict).fails
+    slow = verdict(result(clocks(0.02)), entry(), settings=strict)
     assert (slow.word, slow.fails) == (SLOWER, False)
-    found = verdict(result(clocks(0.02)), entry(), policy=Policy(threshold=0.05, gate=0.1))
+    wide = Settings(policy=Policy(threshold=0.05, gate=0.1))
+    found = verdict(result(clocks(0.02)), entry(), settings=wide)
     assert (found.word, found.changes[0].threshold, found.changes[0].gate) == (SAME, 0.05, 0.1)
 
 
@@ -343,7 +347,7 @@ def claim(
     by: float,
     sides: Mapping[str, Result | None],
     *,
-    policy: Policy | None = None,
+    settings: Settings = SETTINGS,
     pairs: Mapping[str, Result] | None = None,
     **fields: Any,
 ) -> ClaimVerdict:
@@ -357,7 +361,7 @@ def claim(
         )
         for name, each in sides.items()
     )
-    (found,) = judge_claims(run_of(*ones, instances=(instance,)), policy=policy)
+    (found,) = judge_claims(run_of(*ones, instances=(instance,), settings=settings))
     return found
 
 
@@ -382,7 +386,8 @@ def test_claims_are_held_broken_or_unclear_by_their_interval(
     assert (found.word, kinds(found.reasons)) == (word, [kind])
     assert found.fails is (word is ClaimWord.BROKEN)
     assert (found.low or 0) <= (found.ratio or 0) <= (found.high or 0)
-    assert not claim(4.0, sides, policy=Policy(fail_on=("slower",))).fails
+    lenient = Settings(policy=Policy(fail_on=("slower",)))
+    assert not claim(4.0, sides, settings=lenient).fails
     assert kinds(claim(4.0, sides, needs=(Need("device", "cpu"),)).reasons) == ["unmet"]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import store_data
 from msgspec import structs
-from test_runner import QUICK, WATCHED, Log, request, slow_down
+from test_runner import QUICK, WATCHED, Log, failing_by, request, slow_down
 
 from perfsuite.boundary import UsageError
 from perfsuite.model import Pack, Revision, Run, Shard, Stage, Word
@@ -124,14 +124,13 @@ def test_shards_are_judged_as_the_whole_run_is(ran: tuple[Run, Path], tmp_path: 
     assert sum(verdict.fails for verdict in found.values()) == 1
     assert outcome.run.gaps == ()
     assert load_run(outcome.run_file) == store_data.stored(outcome.run)
-    # Of a screen alone a change is unclear.
+    # Of a screen alone a change is unclear; that fails where the shards say so.
     screens = tuple(r for r in run.results if r.stage is not Stage.CONFIRM)
-    shards = split(
-        structs.replace(run, id=f"{run.id}-x").having(results=screens), unit=run.facts.unit
-    )
+    run = structs.replace(run, id=f"{run.id}-x", settings=failing_by("unclear"))
+    shards = split(run.having(results=screens), unit=run.facts.unit)
     found = {v.variant: v for v in whole_of(shards, tmp_path).run.verdicts}
     slower = found["acme.double[us=200]"]
-    assert (slower.word, slower.fails) == (Word.UNCLEAR, False)
+    assert (slower.word, slower.fails) == (Word.UNCLEAR, True)
 
 
 def test_a_merged_run_has_both_machines_canaries_and_is_accepted_and_reported(
@@ -198,6 +197,7 @@ def of_shard(**fields: Any) -> Callable[[Run], Run]:
     )
 
 
+USUAL = QUICK.policy.fail_on
 B200 = structs.replace(store_data.SKU, slug="nvidia-b200")
 NO_ECC = structs.replace(store_data.FACTS, state={"ecc": "off"})
 
@@ -212,6 +212,8 @@ NO_ECC = structs.replace(store_data.FACTS, state={"ecc": "off"})
         (of_shard(whole="x"), "different selections"),
         (other("settings", structs.replace(QUICK, seed=7)), "different seeds: 0 and 7"),
         (other("settings", structs.replace(QUICK, rounds=9)), "different ways to measure"),
+        (other("settings", failing_by("new")), "1/2 and 2/2 .* --perf-fail-on: over.* and new,"),
+        (other("settings", failing_by(*USUAL, gate=0.1)), "values of perf_gate: none and 0.1"),
         (other("facts", NO_ECC), "different states"),
         (other("shard", None), "is no shard"),
         (other("against", Revision("", "", "env")), "measured beside the same code in env, each"),

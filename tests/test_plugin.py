@@ -372,7 +372,8 @@ def configured(project: pytest.Pytester, *args: str) -> pytest.Config:
 
 def test_a_session_without_packs_says_so(project: pytest.Pytester) -> None:
     session = PerfSession(configured(project, "-operf_threshold=5", "-operf_gate=10%"))
-    assert (session.asked.policy.threshold, session.asked.policy.gate) == (0.05, 0.1)
+    policy = session.asked.settings.policy
+    assert (policy.threshold, policy.gate) == (0.05, 0.1)
     session.chosen = Config(root=project.path)
     assert "no pack found" in str(session.pytest_report_collectionfinish([]))
     session.chosen = Config(root=project.path, packs=(Pack(name="late", origin="", note="none"),))

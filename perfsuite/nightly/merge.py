@@ -14,12 +14,11 @@ import typer
 from msgspec.structs import replace
 
 from perfsuite.boundary import UsageError
-from perfsuite.judge.compare import Policy
 from perfsuite.judge.noise import ENDS
 from perfsuite.judge.rule import needs_pairs
-from perfsuite.model import Pack, Part, Run, Stage, VariantRun, Word
+from perfsuite.model import Pack, Part, Run, Stage, VariantRun
 from perfsuite.nightly.exceptions import Exceptions
-from perfsuite.run.config import EXIT_MACHINE, TIERS
+from perfsuite.run.config import EXIT_MACHINE
 from perfsuite.run.expected import find_expected, joined
 from perfsuite.run.project import (
     BaselinesOption,
@@ -46,6 +45,9 @@ _ALIKE: Mapping[str, Callable[[Run], object]] = {
     "numbers of shards": lambda run: run.shard and run.shard.count,
     "tiers": lambda run: run.shard and run.shard.tier,
     "seeds": lambda run: run.settings.seed,
+    "words of --perf-fail-on": lambda run: run.settings.fail_on,
+    "values of perf_threshold": lambda run: run.settings.policy.threshold or "",
+    "values of perf_gate": lambda run: run.settings.policy.gate or "",
     "ways to measure": lambda run: run.settings,
     "selections of variants": lambda run: run.shard and run.shard.whole,
     "uncommitted changes": lambda run: "" if run.commit and not run.is_dirty else run.code,
@@ -155,10 +157,7 @@ def conclude(
             "these runs were merged before", where=run.id, remedy=f"perfsuite report {run.id}"
         )
     basis = find_expected(roots, folder, run=run, packs=packs)
-    tier = run.parts[0].shard.tier
-    more = () if tier == TIERS[0] else (Word.ENVIRONMENT.value,)
-    policy = Policy(fail_on=(*Policy().fail_on, *more))
-    judging, run = Judging(basis, policy, exceptions=exceptions), basis.hold(run)
+    judging, run = Judging(basis, exceptions=exceptions), basis.hold(run)
     verdicts = judging.stage(run, Stage.SCREEN)
     again = {result.variant for result in run.results if result.stage is Stage.CONFIRM}
     runs = {one.id: one for one in run.variants}
@@ -166,7 +165,7 @@ def conclude(
         if name in again:
             del verdicts[name]
         elif needs_pairs(verdict) and not judging.settled(verdict, runs[name], run).word.stayed:
-            verdicts[name] = judging.unconfirmed(verdict, "its shard saw no need to")
+            verdicts[name] = judging.unconfirmed(verdict, run, "its shard saw no need to")
     verdicts |= judging.stage(run, Stage.CONFIRM)
     judged = judging.whole(run, verdicts, run.claims)
     with RunFile.create(folder, judged) as file:

@@ -24,7 +24,6 @@ from msgspec.structs import replace
 from perfsuite.boundary import PerfError, StoreError, UsageError, in_a_line, plain
 from perfsuite.devices.peaks import peaks_of
 from perfsuite.hooks import features
-from perfsuite.judge.compare import Policy
 from perfsuite.judge.noise import usable_of
 from perfsuite.judge.rule import looks_of, needs_pairs, steps_left
 from perfsuite.judge.verdict import judge, judge_claims
@@ -195,7 +194,6 @@ class Judging:
     """How a run that holds what is expected of it is judged."""
 
     basis: Basis
-    policy: Policy = field(default_factory=Policy)
     sides: Sides = field(default_factory=Sides)
     exceptions: Exceptions = field(default_factory=Exceptions)
 
@@ -203,7 +201,7 @@ class Judging:
         """Return the verdicts on one stage's results; none where nothing was timed."""
         if run.settings.check_only:
             return {}
-        found = {one.variant: one for one in judge(beside(run), stage, policy=self.policy)}
+        found = {one.variant: one for one in judge(beside(run), stage)}
         doubts = self.sides.doubts(run, found.values(), stage)
         return found | {n: _adding(found[n], doubts[n]) for n in found.keys() & doubts.keys()}
 
@@ -269,10 +267,10 @@ class Judging:
             verdict,
             word=word,
             reasons=(reason, *verdict.reasons),
-            fails=is_past_gate and word.value in self.policy.fail_on,
+            fails=is_past_gate and word.value in run.settings.policy.fail_on,
         )
 
-    def unconfirmed(self, verdict: Verdict, why: str) -> Verdict:
+    def unconfirmed(self, verdict: Verdict, run: Run, why: str) -> Verdict:
         """Return the verdict on one screen alone: a change that nothing confirmed is unclear.
 
         What is counted needs no confirmation.
@@ -280,8 +278,8 @@ class Judging:
         is_counted = any(change.theta and not change.degrees for change in verdict.changes)
         if not verdict.word.moved or is_counted:
             return verdict
-        told = _adding(verdict, because("unconfirmed", why=why))
-        return replace(told, word=Word.UNCLEAR, fails=Word.UNCLEAR.value in self.policy.fail_on)
+        told, word = _adding(verdict, because("unconfirmed", why=why)), Word.UNCLEAR
+        return replace(told, word=word, fails=word.value in run.settings.policy.fail_on)
 
 
 def _adding(verdict: Verdict, why: Reason) -> Verdict:
@@ -346,7 +344,8 @@ def execute(
     with ExitStack() as stack:
         sides = open_sides(config, variants, stack)
         place = panels or stack.enter_context(Panels())
-        told = list[str]()
+        how = f"as the run was started, it fails by --perf-fail-on={settings.fail_on}"
+        told = [how] if settings.fail_on != config.settings.fail_on else []
         sources, trees = sources_of(config, told)
         opened = place.of(config.device, config.packs, settings, sides.code)
         limit = replace(limit, started=limit.started + place.waited_s)
@@ -378,7 +377,7 @@ def execute(
         file.run = basis.hold(file.run)
         for note in (*itertools.chain(*(() if config.source else spoilers(run.facts))), *notes):
             listener.note(note)
-        judging = Judging(basis, config.policy, sides, config.exceptions)
+        judging = Judging(basis, sides, config.exceptions)
         work = Work(config, listener, place, opened, file, judging, limit, within)
         run = work.measured(notes)
         return Outcome(run, file.path, basis, work.steps)
@@ -684,7 +683,8 @@ class Work:
             if len(run.results) == len(self.file.run.results):  # no time is left, or no doubt
                 break
         for name in {one.id for one in single} & verdicts.keys():
-            verdicts[name] = self.judging.unconfirmed(verdicts[name], f"{self.limit} left no time")
+            why_not = f"{self.limit} left no time"
+            verdicts[name] = self.judging.unconfirmed(verdicts[name], run, why_not)
         for name in {one.id for one in paired} & verdicts.keys():
             why = because("unconfirmed", why=f"{self.limit} left no time to measure it longer")
             verdicts[name] = _adding(verdicts[name], why)
@@ -740,7 +740,7 @@ class Work:
         """Return the verdicts on the claims, and which claims pairs may still decide."""
         run = self.file.run
         # The screen's alone: what one side took minutes later is no match for the other side.
-        found = judge_claims(run, Stage.SCREEN, policy=self.judging.policy)
+        found = judge_claims(run, Stage.SCREEN)
         # Side A is stored first: pairs that were interrupted behind it are taken again.
         done = {o.claim for o in run.aside if o.side is Side.B or o.status is not Status.OK}
         gangs = {one.id for one in run.variants if one.variant.is_gang}
