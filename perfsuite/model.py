@@ -1087,11 +1087,6 @@ class Word(StrEnum):
         """Say whether its cause is looked for, in kernels and code."""
         return self.moved or self is Word.OVER_BUDGET
 
-    @property
-    def fails_by_default(self) -> bool:
-        """Say whether it fails a run whose owner says nothing else."""
-        return self.value in Policy().fail_on
-
 
 class Confirmation(StrEnum):
     """How a change was confirmed: by fresh processes, or in turns with the other side's code."""

@@ -386,8 +386,7 @@ def test_claims_are_held_broken_or_unclear_by_their_interval(
     assert (found.word, kinds(found.reasons)) == (word, [kind])
     assert found.fails is (word is ClaimWord.BROKEN)
     assert (found.low or 0) <= (found.ratio or 0) <= (found.high or 0)
-    lenient = Settings(policy=Policy(fail_on=("slower",)))
-    assert not claim(4.0, sides, settings=lenient).fails
+    assert not claim(4.0, sides, settings=Settings(policy=Policy(fail_on=("slower",)))).fails
     assert kinds(claim(4.0, sides, needs=(Need("device", "cpu"),)).reasons) == ["unmet"]
 
 

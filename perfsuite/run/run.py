@@ -68,6 +68,7 @@ from perfsuite.run.against import (
 )
 from perfsuite.run.config import ALWAYS, CONFIRM_END, SCREEN_END, Config, Exceptions, TimeLimit
 from perfsuite.run.expected import (
+    LIMIT_S,
     Basis,
     Forecast,
     beside,
@@ -96,8 +97,8 @@ from perfsuite.workers.units import (
 T = TypeVar("T")
 # Of a canary, at either end of a run.
 PROCESSES = 2
-# Claims that are taken up, and how long another one may begin: the rest stay unclear.
-MOST_CLAIMS, LIMIT_S = 20, 60.0
+# Claims that are taken up: the rest stay unclear.
+MOST_CLAIMS = 20
 # Of an unexpected error's first line: its traceback has it whole.
 MOST_FIRST = 300
 # Where runs are that take pairs for another; nobody's earlier run.
@@ -595,10 +596,12 @@ class Work:
                 stored = self._store(result)
                 if not stored.is_aside:
                     one = next(each for each in self.file.run.variants if each.id == stored.variant)
-                    alone = replace(self.file.run, variants=(one,) if one.is_paired else ())
-                    words, looks = self.judging.stage(alone, stage), looks_of(self.settings)
+                    own = [c for c in self.file.run.instances if one.id in {c.faster, c.than}]
+                    self.forecast.claims |= self._judged_claims(own)[1]
+                    words = self.judging.stage(replace(self.file.run, variants=(one,)), stage)
+                    looks, needs = looks_of(self.settings), any(map(needs_pairs, words.values()))
                     steps = sum(steps_left(each, _pairs(one), looks) for each in words.values())
-                    left_s = self.forecast.took(result, steps)
+                    left_s = self.forecast.took(result, steps, needs_pairs=needs)
                     self.listener.finished(stored, next(done), len(variants), left_s)
 
         measure = partial(self._share, stage=stage, is_over=is_over, take=take)
@@ -697,27 +700,27 @@ class Work:
 
     def _claims(self) -> tuple[ClaimVerdict, ...]:
         """Judge the claims by the screen; take pairs of both sides of those left open."""
-        found, left = self._judged_claims()
+        run, pairs = self.file.run, self.settings.confirm_processes
+        found, left = self._judged_claims(run.instances)
+        taken = [*left.values()][:MOST_CLAIMS]
         if not left:
             return found
-        taken = [*left.values()][:MOST_CLAIMS]
         self.listener.note(f"deciding {len(taken)} of {len(found)} claims by pairs of both sides")
         deadline = time.monotonic() + min(LIMIT_S, self.limit.left_s())
-        run, pairs = self.file.run, self.settings.confirm_processes
         variants = {one.id: one.variant for one in run.variants}
-        process_s = {r.variant: r.wall_s / len(r.evidence) for r in run.results if r.evidence}
 
         def take(claim: str, result: Result) -> None:
             if result.status is not Status.OK:
                 self.listener.note(f"a pair of claim {claim} ended as {result.status.value}")
             with self._lock:
                 self.file.append(replace(result, claim=claim))
+                self.forecast.claims.pop(claim, None)
+                self.forecast.left_s()
 
         def decide(panel: Panel, share: Sequence[ClaimInstance]) -> None:
             panel.samplings, panel.is_over, panel.begun = self.samplings, bool, {}
             for claim in share:
-                takes_s = pairs * (process_s[claim.faster] + process_s[claim.than])
-                if time.monotonic() + takes_s > deadline:
+                if time.monotonic() + self.forecast.takes_s(claim) > deadline:
                     continue
                 faster, own = [variants[claim.faster]], partial(take, claim.id)
                 panel.compared = {claim.faster: variants[claim.than]}
@@ -730,15 +733,17 @@ class Work:
             panel.compare(self.judging.sides.code)
         limit = f"no pairs of both sides: the limit is {MOST_CLAIMS} claims, {LIMIT_S:g} s"
         limit += f", within {self.limit}" if self.limit.is_set else ""
-        why, (found, left) = because("no_abba", why=limit), self._judged_claims()
+        why, (found, left) = because("no_abba", why=limit), self._judged_claims(run.instances)
         return tuple(
             replace(each, reasons=(*each.reasons, why)) if each.claim in left else each
             for each in found
         )
 
-    def _judged_claims(self) -> tuple[tuple[ClaimVerdict, ...], dict[str, ClaimInstance]]:
-        """Return the verdicts on the claims, and which claims pairs may still decide."""
-        run = self.file.run
+    def _judged_claims(
+        self, instances: Sequence[ClaimInstance]
+    ) -> tuple[tuple[ClaimVerdict, ...], dict[str, ClaimInstance]]:
+        """Return the verdicts on claims, and which claims pairs may still decide."""
+        run = replace(self.file.run, instances=tuple(instances))
         # The screen's alone: what one side took minutes later is no match for the other side.
         found = judge_claims(run, Stage.SCREEN)
         # Side A is stored first: pairs that were interrupted behind it are taken again.
@@ -778,6 +783,7 @@ class Work:
                     self.unanswered[one.id] = why
         else:
             self._pair(left, verdicts)
+        self.forecast.end_pairs()
 
     def _pair(self, some: Sequence[VariantRun], verdicts: Mapping[str, Verdict]) -> None:
         """Take pairs of variants, by the code of their entries; note of which there are none."""
