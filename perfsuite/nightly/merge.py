@@ -33,7 +33,7 @@ from perfsuite.run.run import Judging, Outcome
 from perfsuite.stats import grouped
 from perfsuite.store.baselines import Root
 from perfsuite.store.files import refusing
-from perfsuite.store.runs import RunFile, run_path
+from perfsuite.store.runs import RunFile, run_path, unfinished
 
 # What all shards of a run share, in the words of who is told that they do not. A commit names the
 # code unless the tree was changed: a digest of the code has a checkout's paths in it.
@@ -99,8 +99,7 @@ def merged(runs: Sequence[Run]) -> Run:
     """
     for run in runs:
         if run.shard is None:
-            remedy = "measure shares of a run with --perf-shard=K/N"
-            raise UsageError(f"run {run.id!r} is no shard", remedy=remedy)
+            raise UsageError(f"run {run.id!r} is no shard", remedy="measure with --perf-shard=K/N")
         if run.against is not None:
             why = f"run {run.id!r} was measured beside {run.against}, each variant on one machine"
             raise UsageError(why, remedy="read the shards' own reports: perfsuite report RUN")
@@ -122,6 +121,7 @@ def merged(runs: Sequence[Run]) -> Run:
         units={unit: name for run in runs for unit, name in run.units.items()},
         wall_s=max(run.wall_s for run in runs),
         phases_s={},
+        forecasts=(),
         shard=None,
         parts=tuple(
             Part(
@@ -152,7 +152,10 @@ def conclude(
     run: Run, *, folder: Path, roots: Sequence[Root], exceptions: Exceptions, packs: Sequence[Pack]
 ) -> Outcome:
     """Judge a merged run and store it; a change that no shard confirmed is unclear."""
-    if run_path(folder, run.id).exists():
+    path = run_path(folder, run.id)
+    if path in unfinished(folder):  # by a merge that was stopped: nobody can go on with it
+        path.unlink()
+    if path.exists():
         raise UsageError(
             "these runs were merged before", where=run.id, remedy=f"perfsuite report {run.id}"
         )
@@ -173,8 +176,7 @@ def conclude(
             file.append(result)
         for trace in judged.traces:
             file.append_trace(trace)
-        judged = file.finish(judged)
-    return Outcome(judged, file.path, basis)
+        return Outcome(file.finish(judged), path, basis)
 
 
 def _refuse_strangers(runs: Sequence[Run]) -> None:
@@ -231,10 +233,8 @@ def merge(
     whole = merged([stored_run(project, name) for name in runs])
     project = project.chosen()
     roots, packs = project.baseline_roots, project.packs
-    exceptions = Exceptions.load(roots, datetime.now(UTC).date())
-    outcome = conclude(
-        whole, folder=project.folder, roots=roots, exceptions=exceptions, packs=packs
-    )
+    rules = Exceptions.load(roots, datetime.now(UTC).date())
+    outcome = conclude(whole, folder=project.folder, roots=roots, exceptions=rules, packs=packs)
     steps = outcome.steps
     run_view = run_view_of(outcome, project)
     lines = [*write(run_view, folder, steps), f"run: {outcome.run_file}"]
