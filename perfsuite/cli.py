@@ -453,11 +453,7 @@ def accept(
 
 
 @baseline_commands.command()
-def reset(
-    run: Newest = "",
-    select: Selected = None,
-    baselines: BaselinesOption = None,
-) -> None:
+def reset(run: Newest = "", select: Selected = None, baselines: BaselinesOption = None) -> None:
     """Compare later runs with this one where there is no baseline.
 
     Without a reset the first run counts. The newest is the newest that ended.
@@ -610,15 +606,11 @@ def say_entries(roots: Sequence[Path], slug: str, variants: str = "") -> None:
     if variants and len(names) == 1:
         say_entry(baselines, slug, names[0])
         return
-    rows = [
-        (
-            name,
-            *estimate_words(stored),
-            f"{stored.accepted.when.partition('T')[0]} by {stored.accepted.by}",
-            stored.accepted.reason,
-        )
-        for name, stored in ((name, baselines.entries[name]) for name in names)
-    ]
+    rows = []
+    for name in names:
+        stored, accepted = baselines.entries[name], baselines.entries[name].accepted
+        when = f"{accepted.when.partition('T')[0]} by {accepted.by}"
+        rows.append((name, *estimate_words(stored), when, accepted.reason))
     columns = ("variant", "time", "sd between", "processes", "units", "accepted", "reason")
     say_table(f"{sku.name} ({slug})", columns, rows)
     for text in exceptions_of(roots, datetime.now(UTC).date()).told(slug):

@@ -719,8 +719,19 @@ class Stage(StrEnum):
         return self in {Stage.CANARY_START, Stage.CANARY_END}
 
 
+class Policy(Record, frozen=True, kw_only=True):
+    """The limits of the decision, as shares of 1; None takes those of the metric's kind.
+
+    Slower and environment fail beyond the gate only. ``fail_on`` are words of verdicts and claims.
+    """
+
+    threshold: float | None = None
+    gate: float | None = None
+    fail_on: tuple[str, ...] = ("over-budget", "slower", "broken")
+
+
 class Settings(Record, frozen=True, kw_only=True):
-    """How a run measures; times in seconds unless the name says otherwise.
+    """How a run measures and is judged; times in seconds unless the name says otherwise.
 
     ``processes`` screen a variant, ``confirm_processes`` confirm it; pairs come by half as many.
     A process takes a block of ``samples`` in each of its ``rounds``. Of a screen of what a
@@ -743,6 +754,12 @@ class Settings(Record, frozen=True, kw_only=True):
     check_only: bool = False
     seed: int = 0
     failing: tuple[str, ...] = ("crashed", "error", "timed-out", "wrong")
+    policy: Policy = Policy()
+
+    @property
+    def fail_on(self) -> str:
+        """What fails a run, as --perf-fail-on has it."""
+        return ",".join((*self.policy.fail_on, *self.failing))
 
     def rounds_of(self, stage: Stage, *, is_paced: bool, by_host: bool = False) -> int:
         """Return how many blocks a process takes, paced by a device's own clock or not.
@@ -1069,11 +1086,6 @@ class Word(StrEnum):
     def asks_why(self) -> bool:
         """Say whether its cause is looked for, in kernels and code."""
         return self.moved or self is Word.OVER_BUDGET
-
-    @property
-    def fails_by_default(self) -> bool:
-        """Say whether it fails a run whose owner says nothing else."""
-        return self in {Word.SLOWER, Word.OVER_BUDGET}
 
 
 class Confirmation(StrEnum):

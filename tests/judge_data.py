@@ -10,14 +10,15 @@ from msgspec.structs import replace
 from store_data import made
 
 from perfsuite import model
-from perfsuite.judge.compare import Grounds, Policy
+from perfsuite.judge.compare import Grounds
 from perfsuite.judge.verdict import judge
 
 FACTS = model.DeviceFacts(
     device="cuda", name="NVIDIA H200", unit="a", identity={}, state={"ecc": "on"},
     clocks=("time_us", "cycles"),
 )  # fmt: skip
-GROUNDS = Grounds(facts=FACTS, slug="nvidia-h200")
+SETTINGS = model.Settings()
+GROUNDS = Grounds(facts=FACTS, slug="nvidia-h200", policy=SETTINGS.policy)
 HOST = replace(FACTS, device="cpu", clocks=("time_us",))
 GEMM = model.Work(flops=2 * 8192**3, rate_dtype="bf16")
 COPY = model.Work(read_bytes=2.9e9, write_bytes=2.9e9)
@@ -100,7 +101,7 @@ def entry(  # noqa: PLR0913 - as above
 def run_of(*ones: model.VariantRun, facts: model.DeviceFacts = FACTS, **fields: Any) -> model.Run:
     return model.Run(
         id="r", started="", command="", sku=model.Sku(slug=GROUNDS.slug, name="H200"), facts=facts,
-        settings=model.Settings(), variants=ones, **fields,
+        variants=ones, **{"settings": SETTINGS, **fields},
     )  # fmt: skip
 
 
@@ -121,14 +122,14 @@ def verdict(  # noqa: PLR0913 - what a variant may be held against
     of: model.Variant | None = None,
     facts: model.DeviceFacts = FACTS,
     canary: float | None = None,
-    policy: Policy | None = None,
+    settings: model.Settings = SETTINGS,
     **held: Any,
 ) -> model.Verdict:
     expected = model.Expected(entry=before, source="baseline nvidia-h200", **held)
     one = model.VariantRun(variant=of or variant(), expected=expected, results=(now,))
     canaries = () if canary is None else (watching(canary),)
-    run = run_of(one, facts=facts, canaries=canaries)
-    (found,) = judge(run, now.stage, policy=policy)
+    run = run_of(one, facts=facts, canaries=canaries, settings=settings)
+    (found,) = judge(run, now.stage)
     return found
 
 

@@ -30,11 +30,10 @@ from msgspec import structs
 from options_data import OPTIONS
 from store_data import FACTS
 from test_merge import split, whole_of
-from test_runner import Log
+from test_runner import Log, failing_by
 
 from perfsuite import model
 from perfsuite.boundary import PackError, UsageError
-from perfsuite.judge.compare import Policy
 from perfsuite.judge.noise import entries_of
 from perfsuite.nightly.exceptions import Exceptions
 from perfsuite.report.terminal import accounts_of
@@ -84,7 +83,7 @@ def reset(folder: Path, commit: str) -> None:
 
 
 def measure(folder: Path, **fields: Any) -> Outcome:
-    return execute(asked(folder, settings=FEW, **fields), Log(), SERVERS)
+    return execute(asked(folder, **{"settings": FEW, **fields}), Log(), SERVERS)
 
 
 def missing(folder: Path, **fields: Any) -> dict[str, str]:
@@ -397,7 +396,7 @@ def test_what_moved_although_its_code_is_the_same_is_the_environment_s(
     if not is_committed:
         git(project, "reset", "--quiet", "--soft", "HEAD~")
     for fail_on, fails in (((), False), (("environment",), True)):
-        run = measure(project, policy=Policy(fail_on=fail_on)).run
+        run = measure(project, settings=failing_by(*fail_on)).run
         assert set(words(run).values()) == {"environment"}
         for each in run.verdicts:
             assert each.fails is fails
@@ -416,7 +415,7 @@ def test_what_the_host_times_has_its_load_in_it_unless_something_known_changed(
     scaled(project, 0.8)
     paired = measure(project).run
     git(project, "reset", "--quiet", "--soft", "HEAD~")
-    run = measure(project, policy=Policy(fail_on=("slower", "environment"))).run
+    run = measure(project, settings=failing_by("slower", "environment")).run
     merged = whole_of(split(run, unit=run.facts.unit), project).run
     for each in (*paired.verdicts, *run.verdicts, *merged.verdicts):
         assert (each.word, each.fails) == ("same-code", False)

@@ -19,7 +19,7 @@ import pytest
 from perfsuite import count_operators
 from perfsuite.boundary import CaseError, DeviceError, PerfError
 from perfsuite.devices import protocol
-from perfsuite.devices.nvml import together, visible, watching
+from perfsuite.devices.nvml import Nvml, together, visible, watching
 from perfsuite.devices.plain import compilers
 from perfsuite.devices.protocol import Sample, graph_kernels, open_device
 from perfsuite.model import Gpu, Health, Regime
@@ -188,6 +188,13 @@ def test_the_inventory_follows_the_visible_devices(mask: str | None, expected: l
     assert [gpu.index for gpu in visible(gpus, mask)] == expected
 
 
+def test_a_link_that_idles_is_told_as_it_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    link = {"MaxPcieLinkGeneration": 5, "CurrPcieLinkGeneration": 1, "MaxPcieLinkWidth": 16}
+    monkeypatch.setattr(Nvml, "ask", lambda _, what, *__: link.get(what))
+    monkeypatch.setattr("pynvml.nvmlSystemGetDriverVersion", lambda: None)
+    assert [*Nvml.__new__(Nvml).environment().values()] == ["5", "16", "0"]  # and no NVLink
+
+
 def test_nvcc_is_asked_for_a_cubin_and_quoted_when_it_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,32 +291,24 @@ class SlowDevice:
         self.now_us = max(self.now_us, self.device_us) + self.answer_us()
 
 
-ANSWERS: dict[str, Callable[[random.Random], float]] = {
-    "at once": lambda draw: 10.0,
-    "slowly": lambda draw: 400.0,
-    "sometimes late": lambda draw: 400.0 if draw.random() < 0.1 else 10.0,
-    "at random": lambda draw: draw.lognormvariate(7.0, 1.0),
-}
-
-
 @pytest.mark.parametrize(
-    ("spent_us", "answer", "joins", "launches"),  # what a launch works, and leaves behind
+    ("spent_us", "answer_us", "joins", "launches"),  # what a launch works, and leaves behind
     [
-        ((500.0, 0.0), "at once", True, [1]),
-        ((500.0, 100.0), "slowly", False, [cuda.TRIES]),
-        ((500.0, 200.0), "sometimes late", False, range(1, 99)),
-        ((12_000.0, 0.0), "at random", True, range(2, 99)),
+        ((500.0, 0.0), lambda draw: 10.0, True, [1]),
+        ((500.0, 100.0), lambda draw: 400.0, False, [cuda.TRIES]),
+        ((500.0, 200.0), lambda draw: draw.choices([10.0, 400.0], [9, 1])[0], False, range(1, 99)),
+        ((12_000.0, 0.0), lambda draw: draw.lognormvariate(7.0, 1.0), True, range(2, 99)),
     ],
 )
 def test_what_is_left_behind_is_seen_however_slow_the_device(
     spent_us: tuple[float, float],
-    answer: str,
+    answer_us: Callable[[random.Random], float],
     joins: object,
     launches: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for seed in range(10):
-        device = SlowDevice(spent_us, partial(ANSWERS[answer], random.Random(seed)))  # noqa: S311
+        device = SlowDevice(spent_us, partial(answer_us, random.Random(seed)))  # noqa: S311
         monkeypatch.setattr(time, "perf_counter", lambda device=device: device.now_us / 1e6)
         assert device.joins() is joins
         assert device.launches in launches

@@ -241,8 +241,23 @@ def test_what_has_no_number_or_no_decision_is_one_line_with_its_command(tmp_path
     assert (told[:7], told.endswith(" --perf-against=main")) == ("2 of 2 ", True)
 
 
-def test_the_time_left_is_learned_as_a_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
+def test_pairs_and_claims_count_before_they_begin() -> None:
+    run = data.finished(TIMES)
+    (result,), (entry,), (one,) = run.results, entries_of(run).values(), run.variants
+    counted = replace(one.variant, case=replace(one.variant.case, regime=Regime.EXACT))
+    basis = Basis(expected={COPY: Expected(entry=entry)})
+    bare = basis.hold(replace(run, variants=data.ran(counted)))
+    forecast = Forecast(None, bare, 1, TimeLimit())
+    forecast.plan([counted], 3, ())
+    left_s = forecast.took(result, needs_pairs=True)
+    forecast.claims["c"] = replace(data.TWICE, faster=COPY, than=COPY)
+    both_s, each_s = forecast.left_s(), result.wall_s / (1 + len(result.evidence))
+    forecast.end_pairs()
+    assert both_s - left_s == pytest.approx(14 * each_s)
+    assert both_s - forecast.left_s() == pytest.approx(2 * each_s)
+
+
+def test_the_time_left_is_learned_as_a_run_goes_on() -> None:
     run = data.finished({"copy": 100.0, "fill": 50.0})
     variants, (first, second) = [one.variant for one in run.variants], run.results
     found = []

@@ -13,6 +13,7 @@ from judge_data import (
     COPY,
     FACTS,
     HOST,
+    SETTINGS,
     clocks,
     entry,
     facts,
@@ -24,36 +25,29 @@ from judge_data import (
 )
 from msgspec.structs import replace
 
+from perfsuite import model
 from perfsuite.judge import compare
-from perfsuite.judge.compare import Policy, limits_of
+from perfsuite.judge.compare import limits_of
 from perfsuite.judge.noise import canary_clocks
 from perfsuite.judge.rule import Looks, needs_pairs, steps_left
 from perfsuite.judge.verdict import judge, judge_claims
 from perfsuite.model import (
-    CLOCKS,
     METRICS,
-    Block,
     Budget,
-    ClaimInstance,
-    ClaimVerdict,
     ClaimWord,
     Confirmation,
-    CoreMetric,
-    DeviceFacts,
-    Evidence,
     Expected,
     Metric,
-    Need,
+    Policy,
     Regime,
     Result,
-    Revision,
     Sampling,
+    Settings,
     Side,
     Stage,
     Status,
     VariantRun,
     Word,
-    Work,
     because,
 )
 from perfsuite.run.expected import beside
@@ -201,7 +195,7 @@ WORDS: list[tuple[Spec, Spec | None, Spec, Word, str]] = [
     ],
 )
 def test_in_pairs_what_the_host_times_has_its_least_samples_on_both_sides(
-    facts: DeviceFacts, regime: Regime, word: Word
+    facts: model.DeviceFacts, regime: Regime, word: Word
 ) -> None:
     one = variant(None, regime=regime)
     quiet = result({"time_us": 1400.0}, variant=one.id, side=Side.A)
@@ -209,12 +203,12 @@ def test_in_pairs_what_the_host_times_has_its_least_samples_on_both_sides(
         quiet,
         side=Side.B,
         evidence=tuple(
-            replace(each, blocks=(*each.blocks, *(Block(time_us=(1820.0,) * 3),) * 4))
+            replace(each, blocks=(*each.blocks, *(model.Block(time_us=(1820.0,) * 3),) * 4))
             for each in quiet.evidence
         ),
     )
     held = VariantRun(variant=one, results=(quiet, disturbed))
-    (found,) = judge(beside(run_of(held, facts=facts, against=Revision("0" * 40, "main"))))
+    (found,) = judge(beside(run_of(held, facts=facts, against=model.Revision("0" * 40, "main"))))
     assert (found.word, found.in_turns) == (word, True)
 
 
@@ -245,7 +239,9 @@ def test_what_has_no_noise_moved_where_all_processes_say_so(
     better: str, before: float, now: tuple[float, ...], theta: float | None
 ) -> None:
     metric = Metric("odd", better=better)
-    processes = [Evidence(slot=n, seed=n, exact={"odd": value}) for n, value in enumerate(now)]
+    processes = [
+        model.Evidence(slot=n, seed=n, exact={"odd": value}) for n, value in enumerate(now)
+    ]
     found = verdict(
         replace(result(), evidence=tuple(processes)),
         entry({}, exact={metric: before}, regime="exact"),
@@ -271,7 +267,7 @@ def test_every_metric_has_one_reason_of_its_own() -> None:
 def test_a_metric_of_the_core_is_judged_where_its_row_names_a_noise(
     monkeypatch: pytest.MonkeyPatch, noise: str, word: Word
 ) -> None:
-    row = CoreMetric("requests_rps", "1/s", better="higher", noise=noise)
+    row = model.CoreMetric("requests_rps", "1/s", better="higher", noise=noise)
     monkeypatch.setattr(compare, "METRICS", (*METRICS, row))
     before, now = ({**clocks(), "requests_rps": rate} for rate in (20.0, 10.0))
     found = verdict(result(now), entry(before))
@@ -281,7 +277,7 @@ def test_a_metric_of_the_core_is_judged_where_its_row_names_a_noise(
 
 def test_what_the_rows_name_as_noise_is_known() -> None:
     known = {metric.name: limits_of(metric, FACTS) for metric in METRICS if metric.noise}
-    assert {name for name, limits in known.items() if limits is None} == set(CLOCKS)
+    assert {name for name, limits in known.items() if limits is None} == set(model.CLOCKS)
 
 
 def test_no_word_says_more_than_its_interval() -> None:
@@ -358,11 +354,12 @@ def test_what_did_not_end_ok_is_not_judged() -> None:
 
 
 def test_policy_says_what_fails_and_what_moved() -> None:
-    strict = Policy(fail_on=("new", "unclear"))
-    assert verdict(result(), None, policy=strict).fails
-    slow = verdict(result(clocks(0.02)), entry(), policy=strict)
+    strict = Settings(policy=Policy(fail_on=("new", "unclear")))
+    assert verdict(result(), None, settings=strict).fails
+    slow = verdict(result(clocks(0.02)), entry(), settings=strict)
     assert (slow.word, slow.fails) == (SLOWER, False)
-    found = verdict(result(clocks(0.02)), entry(), policy=Policy(threshold=0.05, gate=0.1))
+    wide = Settings(policy=Policy(threshold=0.05, gate=0.1))
+    found = verdict(result(clocks(0.02)), entry(), settings=wide)
     assert (found.word, found.changes[0].threshold, found.changes[0].gate) == (SAME, 0.05, 0.1)
 
 
@@ -370,11 +367,11 @@ def claim(
     by: float,
     sides: Mapping[str, Result | None],
     *,
-    policy: Policy | None = None,
+    settings: Settings = SETTINGS,
     pairs: Mapping[str, Result] | None = None,
     **fields: Any,
-) -> ClaimVerdict:
-    instance = ClaimInstance(
+) -> model.ClaimVerdict:
+    instance = model.ClaimInstance(
         id="p:x", pack="p", name="x", faster="f", than="t", by=by, source="s", **fields
     )
     ones = (
@@ -384,7 +381,7 @@ def claim(
         )
         for name, each in sides.items()
     )
-    (found,) = judge_claims(run_of(*ones, instances=(instance,)), policy=policy)
+    (found,) = judge_claims(run_of(*ones, instances=(instance,), settings=settings))
     return found
 
 
@@ -409,8 +406,8 @@ def test_claims_are_held_broken_or_unclear_by_their_interval(
     assert (found.word, kinds(found.reasons)) == (word, [kind])
     assert found.fails is (word is ClaimWord.BROKEN)
     assert (found.low or 0) <= (found.ratio or 0) <= (found.high or 0)
-    assert not claim(4.0, sides, policy=Policy(fail_on=("slower",))).fails
-    assert kinds(claim(4.0, sides, needs=(Need("device", "cpu"),)).reasons) == ["unmet"]
+    assert not claim(4.0, sides, settings=Settings(policy=Policy(fail_on=("slower",)))).fails
+    assert kinds(claim(4.0, sides, needs=(model.Need("device", "cpu"),)).reasons) == ["unmet"]
 
 
 def words_by_pairs(ratio: float, count: int) -> Counter[ClaimWord]:
@@ -508,7 +505,7 @@ def test_times_of_two_samplings_are_never_compared(
 
 
 def test_the_canary_of_most_operations_lends_its_clock() -> None:
-    works = {"p.copy[]": COPY, "p.gemm[]": Work(flops=1e12)}
+    works = {"p.copy[]": COPY, "p.gemm[]": model.Work(flops=1e12)}
     canaries = tuple(
         VariantRun(
             variant=variant(work, name),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import store_data
 from msgspec import structs
-from test_runner import QUICK, WATCHED, Log, request, slow_down
+from test_runner import QUICK, WATCHED, Log, failing_by, request, slow_down
 
 from perfsuite.boundary import UsageError
 from perfsuite.model import Pack, Revision, Run, Shard, Stage, Word
@@ -26,7 +26,7 @@ from perfsuite.run.accept import accept
 from perfsuite.run.expected import source_of
 from perfsuite.run.run import Outcome, execute
 from perfsuite.store.baselines import Baselines
-from perfsuite.store.runs import load_run
+from perfsuite.store.runs import RunFile, load_run
 
 FIVE = WATCHED.replace("[100, 200, 400, 50]", "[100, 200, 300, 400, 500, 50]").replace(
     "perfsuite.cuda().when(us=300)", "perfsuite.cuda().when(us=7)"
@@ -124,14 +124,13 @@ def test_shards_are_judged_as_the_whole_run_is(ran: tuple[Run, Path], tmp_path: 
     assert sum(verdict.fails for verdict in found.values()) == 1
     assert outcome.run.gaps == ()
     assert load_run(outcome.run_file) == store_data.stored(outcome.run)
-    # Of a screen alone a change is unclear.
+    # Of a screen alone a change is unclear; that fails where the shards say so.
     screens = tuple(r for r in run.results if r.stage is not Stage.CONFIRM)
-    shards = split(
-        structs.replace(run, id=f"{run.id}-x").having(results=screens), unit=run.facts.unit
-    )
+    run = structs.replace(run, id=f"{run.id}-x", settings=failing_by("unclear"))
+    shards = split(run.having(results=screens), unit=run.facts.unit)
     found = {v.variant: v for v in whole_of(shards, tmp_path).run.verdicts}
     slower = found["acme.double[us=200]"]
-    assert (slower.word, slower.fails) == (Word.UNCLEAR, False)
+    assert (slower.word, slower.fails) == (Word.UNCLEAR, True)
 
 
 def test_a_merged_run_has_both_machines_canaries_and_is_accepted_and_reported(
@@ -142,17 +141,17 @@ def test_a_merged_run_has_both_machines_canaries_and_is_accepted_and_reported(
     second = structs.replace(
         second, facts=structs.replace(second.facts, environment={"driver": "fake 2.0"})
     )
+    RunFile.create(tmp_path / ".perfsuite", merged([second, first])).close()  # it was stopped
     found = whole_of([second, first], tmp_path).run
+    assert (bool(run.forecasts), found.forecasts) == (True, ())  # one shard's are not the whole's
     ends = {r.stage: {p.unit for p in r.evidence} for r in found.results if r.stage.is_canary}
     both = {"0" * 12, "1" * 12}
     assert ends == {Stage.CANARY_START: both, Stage.CANARY_END: both}
     assert found.units.keys() == {"0" * 12, "1" * 12}
     assert [str(part.shard) for part in found.parts] == ["1/2", "2/2"]
     assert found.parts[1].facts.environment == {"driver": "fake 2.0"}
-    told = (
-        "environment differs between shards: driver is fake 1.0 (shard 1/2), fake 2.0 (shard 2/2)"
-    )
-    assert told in found.notes
+    (told,) = (note for note in found.notes if note.startswith("environment differs between"))
+    assert told.endswith(": driver is fake 1.0 (shard 1/2), fake 2.0 (shard 2/2)")
     assert "shard 2/2: note of 1" in found.notes
     assert "2/2 on 111111111111" in render_page(read(found, baselines={}))
     accepted = accept(found, tmp_path / "baselines", reason="all shards", by="me")
@@ -172,13 +171,9 @@ def test_a_missing_shard_is_named_and_makes_the_run_partial(
     run_view = read(
         whole_of([first, structs.replace(third, finished="")], tmp_path).run, baselines={}
     )
-    gaps = (
-        "shard 2/3 is missing",
-        "shard 3/3 was interrupted",
-        "2 of 5 variants are not in this run",
-    )
-    assert run_view.run.gaps == gaps
-    assert run_view.headline.startswith("shard 2/3 is missing; shard 3/3 was interrupted; ")
+    told = "shard 2/3 is missing; shard 3/3 was interrupted; 2 of 5 variants are not in this run"
+    assert "; ".join(run_view.run.gaps) == told
+    assert run_view.headline.startswith(told.removesuffix("2 of 5 variants are not in this run"))
     assert '"gaps":["shard 2/3 is missing"' in verdict_json(run_view)
 
 
@@ -198,6 +193,7 @@ def of_shard(**fields: Any) -> Callable[[Run], Run]:
     )
 
 
+USUAL = QUICK.policy.fail_on
 B200 = structs.replace(store_data.SKU, slug="nvidia-b200")
 NO_ECC = structs.replace(store_data.FACTS, state={"ecc": "off"})
 
@@ -212,6 +208,8 @@ NO_ECC = structs.replace(store_data.FACTS, state={"ecc": "off"})
         (of_shard(whole="x"), "different selections"),
         (other("settings", structs.replace(QUICK, seed=7)), "different seeds: 0 and 7"),
         (other("settings", structs.replace(QUICK, rounds=9)), "different ways to measure"),
+        (other("settings", failing_by("new")), "1/2 and 2/2 .* --perf-fail-on: over.* and new,"),
+        (other("settings", failing_by(*USUAL, gate=0.1)), "values of perf_gate: none and 0.1"),
         (other("facts", NO_ECC), "different states"),
         (other("shard", None), "is no shard"),
         (other("against", Revision("", "", "env")), "measured beside the same code in env, each"),

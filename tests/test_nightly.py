@@ -9,7 +9,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -96,24 +95,26 @@ def test_nights_are_stopped_resumed_judged_and_proposed(
     assert code == 0, told
     (first,) = runs(project)
     assert f"resuming run {first.id}; results kept: {len(stopped.results)}" in told
-    measured = Counter((result.variant, result.stage) for result in first.results)
-    assert measured.total() == len(measured) == VARIANTS
+    measured = [(result.variant, result.stage) for result in first.results]
+    assert len({*measured}) == len(measured) == VARIANTS
     out = project / "perf-night"
     assert not (out / "proposal.md").exists()
     # What is slower fails, what is faster is proposed, and nothing is written to the baselines.
     assert perfsuite("baseline", "accept", first.id, "--reason=first")[0] == 0
     stored = {path: path.read_bytes() for path in project.glob("baselines/**/*.json")}
-    step = project / "step.md"
     (project / "speeds.json").write_text('{"200": 0.5, "400": 1.1}', encoding="utf-8")
-    code, told = night(project, GITHUB_STEP_SUMMARY=str(step))
+    code, told = night(project, GITHUB_STEP_SUMMARY="step.md")
     assert code == 1, told
-    assert "1 slower" in step.read_text("utf-8")
+    assert "1 slower" in (project / "step.md").read_text("utf-8")
     assert json.loads((out / "verdict.json").read_text("utf-8"))["run"] == runs(project)[-1].id
     assert "| faster" in (out / "proposal.md").read_text("utf-8")
     assert "+++ b/baselines/" in (out / "proposal.patch").read_text("utf-8")
     assert {path: path.read_bytes() for path in project.glob("baselines/**/*.json")} == stored
     code, told = night(project, PERF_SHARD="1/100000", PERF_TIME="10m")
     assert (code, "nothing was measured: ended with 0" in told) == (0, True), told
+    # A report that is elsewhere, or could not be written, is no run that was cut short.
+    by = (sys.executable, "-m", "perfsuite.cli", "nightly", "--perf-report=elsewhere")
+    assert "when all was measured: perfsuite report 2" in night(project, *by)[1]
     # From a folder below the project's root, where the runs are.
     (project / "below" / "go").mkdir(parents=True)
     (project / "speeds.json").write_text('{"200": 0.5}', encoding="utf-8")

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from perfsuite.judge.compare import Policy, Shift, shift_of
+from perfsuite.judge.compare import Shift, shift_of
 from perfsuite.judge.noise import Timing
 from perfsuite.judge.rule import LIMITS, Limits, Looks, looks_of, steps_left, within
-from perfsuite.model import Settings, Verdict, Word
+from perfsuite.model import Policy, Settings, Verdict, Word
 
 LOOKS = looks_of(Settings())
 TRIALS = 300

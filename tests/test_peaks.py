@@ -123,9 +123,8 @@ def _accepted(variant: str, time_us: float, version: int = 1) -> BaselineEntry:
 
 def test_packs_declare_what_is_a_ceiling_whatever_the_tier(packs: Sequence[Pack]) -> None:
     found: dict[str, dict[str, float]] = {}
-    for name, variant in [
-        (name, each) for pack in packs for name, own in pack.ceilings.items() for each in own
-    ]:
+    every = ((name, each) for pack in packs for name, own in pack.ceilings.items() for each in own)
+    for name, variant in every:
         work = variant.work or Work()
         amount, kind = per_launch(work, name)
         found.setdefault(name, {})[variant.id] = amount

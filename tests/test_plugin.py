@@ -14,7 +14,7 @@ from citizens_data import ROOT, citizen_in
 from perfsuite import plugin
 from perfsuite.explain import trace
 from perfsuite.history import store
-from perfsuite.model import Pack
+from perfsuite.model import Pack, Policy
 from perfsuite.plugin import PerfSession
 from perfsuite.run.config import Config
 from perfsuite.store.runs import load_run
@@ -372,7 +372,7 @@ def configured(project: pytest.Pytester, *args: str) -> pytest.Config:
 
 def test_a_session_without_packs_says_so(project: pytest.Pytester) -> None:
     session = PerfSession(configured(project, "-operf_threshold=5", "-operf_gate=10%"))
-    assert (session.asked.policy.threshold, session.asked.policy.gate) == (0.05, 0.1)
+    assert session.asked.settings.policy == Policy(threshold=0.05, gate=0.1)
     session.chosen = Config(root=project.path)
     assert "no pack found" in str(session.pytest_report_collectionfinish([]))
     session.chosen = Config(root=project.path, packs=(Pack(name="late", origin="", note="none"),))

@@ -173,18 +173,11 @@ def test_import_contracts_know_every_pack() -> None:
 
 def test_every_pack_is_an_extra_and_has_one_entry_point() -> None:
     extra = read(ROOT / "pyproject.toml")["project"]["optional-dependencies"]["packs"]
-    found = {
-        path.parent.name: read(path)["project"]
-        for path in sorted(ROOT.glob("plugins/*/pyproject.toml"))
-    }
-    bad = [
-        folder
-        for folder, pack in found.items()
-        if pack["name"] not in extra
-        or pack["name"] != f"perfsuite-{folder}"
-        or len(pack["entry-points"]["perfsuite"]) != 1
-    ]
-    assert not bad
+    for path in ROOT.glob("plugins/*/pyproject.toml"):
+        pack = read(path)["project"]
+        assert pack["name"] == f"perfsuite-{path.parent.name}"
+        assert pack["name"] in extra
+        assert len(pack["entry-points"]["perfsuite"]) == 1, pack["name"]
 
 
 def test_each_planted_fault_has_one_place_and_its_tests() -> None:

@@ -63,6 +63,10 @@ PACK = """
 QUICK = model.Settings(samples=5, sample_us=50.0)
 
 
+def failing_by(*words: str, **limits: float) -> model.Settings:
+    return structs.replace(QUICK, policy=model.Policy(fail_on=words, **limits))
+
+
 class Log:
     """Remembers what it is told."""
 
@@ -303,7 +307,10 @@ def test_a_run_of_other_code_is_not_resumed(place: Place) -> None:
     told = rf"commit abc-dirty \(code {run.code}\), and now it is commit .* \(code (?!{run.code})"
     with pytest.raises(UsageError, match=told):
         place.execute(edited)
-    assert place.execute(replace(place.request(), resume=ALWAYS)).run.id == part.id
+    # It fails by what was asked for when it was started, and says so.
+    again = place.execute(replace(place.request(settings=failing_by("new")), resume=ALWAYS)).run
+    assert (again.id, any(each.fails for each in again.verdicts)) == (part.id, False)
+    assert any("by --perf-fail-on=over-budget," in note for note in again.notes)
 
 
 class Stopped:

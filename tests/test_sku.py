@@ -84,14 +84,16 @@ def project(tmp_path: Path) -> Path:
 
 def test_an_edit_of_code_changes_the_digest_committed_or_not(project: Path) -> None:
     found = [code_digest(project, ())]
-    for name in ("src/kernel.cu", "src/new.py", "top.py", "gemm.hip", "tile.inl"):
+    data = ("pack/__init__.py", "pack/shapes/of.json", "pack/limits.toml")
+    for name in ("src/kernel.cu", "src/new.py", "top.py", "gemm.hip", "tile.inl", *data):
+        (project / name).parent.mkdir(exist_ok=True)
         (project / name).write_text("two")
         found.append(code_digest(project / "src", ()))
         commit(project)
         assert code_digest(project, ()) == found[-1]
-    assert len(set(found)) == 6
-    for name in ("README.md", "build/x.py", ".perfsuite/run.jsonl", "log.txt"):
-        (project / name).parent.mkdir(exist_ok=True)
+    assert len(set(found)) == 9
+    for name in ("README.md", "build/x.py", "reports/x.json", "pack/baselines/h200/acme.json"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text("new")
     assert code_digest(project, ()) == found[-1], "no code, or ignored"
 
@@ -125,10 +127,9 @@ def test_packs_count_wherever_they_lie(project: Path) -> None:
     found = set()
     edited[0].parent.mkdir()
     for file in edited:
-        file.write_text("one")
-        found.add(code_digest(project, packs))
-        file.write_text("two")
-        found.add(code_digest(project, packs))
+        for text in ("one", "two"):
+            file.write_text(text)
+            found.add(code_digest(project, packs))
     assert len(found) == 4
     moved = project.rename(project.parent / "moved")
     packs = (Pack(name="acme", origin=f"file:{moved}/build/acme.py"), *packs[1:])

@@ -21,7 +21,7 @@ from test_runner import QUICK, WATCHED, Log, request
 
 from perfsuite.boundary import DeviceError, UsageError
 from perfsuite.cli import say_software
-from perfsuite.model import BUILT_IN_DEVICES, Settings, Side, Stage, Status, Tier, Variant, built_in
+from perfsuite.model import BUILT_IN_DEVICES, Side, Stage, Status, Tier, Variant, built_in
 from perfsuite.packs.find import discover
 from perfsuite.packs.select import missing_need
 from perfsuite.run.run import execute
@@ -87,20 +87,11 @@ def test_a_device_of_the_core_is_known_by_its_row(
     assert "these with CARDS=FAKE-1\n" in capsys.readouterr().out
 
 
-def test_panels_are_kept_for_runs_of_the_same_settings(tmp_path: Path) -> None:
-    packs = request(tmp_path).packs
-    with Panels() as panels:
-        first = panels.of("fake", packs, Settings(processes=1), {})
-        assert panels.of("fake", packs, Settings(processes=1), {}) is first
-        # Locked but once: those before are closed.
-        (other,) = panels.of("fake", packs, Settings(processes=2), {})
-        assert len(other.slots) == 2
-
-
 def test_servers_begin_before_packs_are_listed_and_end_where_nobody_takes_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packs, made = request(tmp_path).packs, list[Slot]()
+    few = structs.replace(QUICK, processes=1)
 
     def slot(index: int, setup: Setup) -> Slot:
         made.append(Slot(index, setup))
@@ -111,10 +102,11 @@ def test_servers_begin_before_packs_are_listed_and_end_where_nobody_takes_them(
         panels.begin("fake", QUICK)
         (panel,) = panels.of("fake", packs, QUICK, {})
         assert [*panel.slots] == made
+        # A run of the same settings finds it open.
+        assert panels.of("fake", packs, QUICK, {})[0] is panel
         assert panel.setup.own.origins
     assert not any(resident_bytes(each.server.pid) for each in made)
     monkeypatch.setenv("PERFSUITE_FAKE_GPUS", "A,A,B")
-    few = structs.replace(QUICK, processes=1)
     with Panels() as panels:
         panels.begin("fake", few)
         both = panels.of("fake", packs, few, {})

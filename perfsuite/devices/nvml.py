@@ -114,8 +114,8 @@ class Nvml:
         return _known(
             driver=pynvml.nvmlSystemGetDriverVersion(),
             vbios=self.ask("VbiosVersion"),
-            pcie_generation=self.ask("CurrPcieLinkGeneration"),
-            pcie_width=self.ask("CurrPcieLinkWidth"),
+            pcie_generation=self.ask("MaxPcieLinkGeneration"),
+            pcie_width=self.ask("MaxPcieLinkWidth"),
             persistence=self.ask("PersistenceMode"),
             max_sm_clock_mhz=self.ask("MaxClockInfo", pynvml.NVML_CLOCK_SM),
             nvlinks=sum(self.ask("NvLinkState", link) == 1 for link in links),

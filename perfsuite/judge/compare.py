@@ -21,9 +21,11 @@ from perfsuite.model import (
     BaselineMetric,
     CaseInfo,
     Change,
+    ClaimWord,
     CoreMetric,
     DeviceFacts,
     Metric,
+    Policy,
     Reason,
     Regime,
     Result,
@@ -39,9 +41,8 @@ ELAPSED = Metric("elapsed_us", "us")
 # The SM clock as a multiple of the clock that the canary had in the same run.
 CLOCK = Metric("clock_ratio", "x", better="higher")
 TIMES = frozenset({TIME, DEVICE_TIME, ELAPSED})
-# What --perf-fail-on may name besides words of variants.
-BROKEN = "broken"
-FAIL_WORDS = (*(word.value for word in Word if not word.stayed), BROKEN)
+# What --perf-fail-on may name besides statuses.
+FAIL_WORDS = (*(word.value for word in Word if not word.stayed), ClaimWord.BROKEN.value)
 # The share of time that follows the SM clock: of operations all, of memory none, else half.
 FOLLOWS = {COMPUTE: 1.0, MEMORY: 0.0}
 MIXED_FOLLOWS = 0.5
@@ -57,18 +58,6 @@ MOST_LOG = math.log(MAGNITUDE) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """The limits of the decision, as shares of 1; None takes those of the metric's kind.
-
-    Slower and environment fail beyond the gate only.
-    """
-
-    threshold: float | None = None
-    gate: float | None = None
-    fail_on: tuple[str, ...] = (*(w.value for w in Word if w.fails_by_default), BROKEN)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Grounds:
     """What all variants of a run are judged by.
 
@@ -78,7 +67,7 @@ class Grounds:
 
     facts: DeviceFacts
     slug: str
-    policy: Policy = Policy()
+    policy: Policy
     clocks: tuple[Mapping[str, float], Mapping[str, float]] = ({}, {})
     call: int = 0
 

@@ -42,9 +42,7 @@ from perfsuite.store.sku import differs
 Drafted = tuple[Word, list[Reason], list[Change], list[compare.Shift]]
 
 
-def judge(
-    run: Run, stage: Stage | None = None, *, policy: compare.Policy | None = None
-) -> tuple[Verdict, ...]:
+def judge(run: Run, stage: Stage | None = None) -> tuple[Verdict, ...]:
     """Return a verdict for each variant that ended ok, by what the run expects of it, in order.
 
     The results are of one ``stage``, or the last of each variant: evidence of two is never mixed,
@@ -53,7 +51,7 @@ def judge(
     grounds = compare.Grounds(
         facts=run.facts,
         slug=run.sku.slug,
-        policy=policy or compare.Policy(),
+        policy=run.settings.policy,
         clocks=noise.canary_clocks(run),
         call=looks_of(run.settings).call,
     )
@@ -245,37 +243,30 @@ class _LacksError(Exception):
     """A side has nothing to say, for the reason that it is raised with."""
 
 
-def judge_claims(
-    run: Run, stage: Stage | None = None, *, policy: compare.Policy | None = None
-) -> tuple[ClaimVerdict, ...]:
+def judge_claims(run: Run, stage: Stage | None = None) -> tuple[ClaimVerdict, ...]:
     """Return what became of each claim of a run, by the results of a stage, or by the last ones.
 
     Held if the interval of than / faster reaches nowhere below the ratio asked for, broken if it
     ends below it, else unclear. What is about an exact metric is held or broken. Where there are
     pairs of a claim's own, they decide.
     """
-    policy, found = policy or compare.Policy(), []
+    found = []
     results = {one.id: one.result(stage) if stage else one.last for one in run.variants}
     own = grouped((each for each in run.aside if each.claim), lambda each: each.claim)
     for claim in run.instances:
-        verdict = _claimed(claim, results, run, policy)
+        verdict = _claimed(claim, results, run)
         pairs = {each.variant: each for each in own.get(claim.id, ())}
         failed = [each for each in pairs.values() if each.status is not Status.OK]
         told = [_ended(each) for each in failed]
         if len(pairs) > 1 and not failed:
-            verdict = _claimed(claim, pairs, run, policy, in_turns=True)
+            verdict = _claimed(claim, pairs, run, in_turns=True)
             told = [because("by_pairs", pairs=min(len(each.evidence) for each in pairs.values()))]
         found.append(structs.replace(verdict, reasons=(*verdict.reasons, *told)))
     return tuple(found)
 
 
 def _claimed(
-    claim: ClaimInstance,
-    results: Mapping[str, Result | None],
-    run: Run,
-    policy: compare.Policy,
-    *,
-    in_turns: bool = False,
+    claim: ClaimInstance, results: Mapping[str, Result | None], run: Run, *, in_turns: bool = False
 ) -> ClaimVerdict:
     """Return a claim's verdict by one result of each side."""
     facts, sides = run.facts, (claim.than, claim.faster)
@@ -305,7 +296,7 @@ def _claimed(
         ratio=ratio,
         low=low,
         high=high,
-        fails=word is ClaimWord.BROKEN and compare.BROKEN in policy.fail_on,
+        fails=word is ClaimWord.BROKEN and word.value in run.settings.policy.fail_on,
     )
 
 

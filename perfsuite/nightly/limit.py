@@ -86,7 +86,7 @@ def _doubt(status: model.Status, verdict: model.Verdict | None) -> str:
     if verdict is None:
         return ""
     word = verdict.word
-    if verdict.fails or word is model.Word.UNCLEAR or word.fails_by_default:
+    if verdict.fails or word in {"over-budget", "slower", "unclear"}:
         return word.value
     return "faster, unconfirmed" if word is model.Word.FASTER and not verdict.confirmation else ""
 

@@ -14,12 +14,11 @@ import typer
 from msgspec.structs import replace
 
 from perfsuite.boundary import UsageError
-from perfsuite.judge.compare import Policy
 from perfsuite.judge.noise import ENDS
 from perfsuite.judge.rule import needs_pairs
-from perfsuite.model import Pack, Part, Run, Stage, VariantRun, Word
+from perfsuite.model import Pack, Part, Run, Stage, VariantRun
 from perfsuite.nightly.exceptions import Exceptions
-from perfsuite.run.config import EXIT_MACHINE, TIERS
+from perfsuite.run.config import EXIT_MACHINE
 from perfsuite.run.expected import find_expected, joined
 from perfsuite.run.project import (
     BaselinesOption,
@@ -34,7 +33,7 @@ from perfsuite.run.run import Judging, Outcome
 from perfsuite.stats import grouped
 from perfsuite.store.baselines import Root
 from perfsuite.store.files import refusing
-from perfsuite.store.runs import RunFile, run_path
+from perfsuite.store.runs import RunFile, run_path, unfinished
 
 # What all shards of a run share, in the words of who is told that they do not. A commit names the
 # code unless the tree was changed: a digest of the code has a checkout's paths in it.
@@ -46,6 +45,9 @@ _ALIKE: Mapping[str, Callable[[Run], object]] = {
     "numbers of shards": lambda run: run.shard and run.shard.count,
     "tiers": lambda run: run.shard and run.shard.tier,
     "seeds": lambda run: run.settings.seed,
+    "words of --perf-fail-on": lambda run: run.settings.fail_on,
+    "values of perf_threshold": lambda run: run.settings.policy.threshold or "",
+    "values of perf_gate": lambda run: run.settings.policy.gate or "",
     "ways to measure": lambda run: run.settings,
     "selections of variants": lambda run: run.shard and run.shard.whole,
     "uncommitted changes": lambda run: "" if run.commit and not run.is_dirty else run.code,
@@ -97,8 +99,7 @@ def merged(runs: Sequence[Run]) -> Run:
     """
     for run in runs:
         if run.shard is None:
-            remedy = "measure shares of a run with --perf-shard=K/N"
-            raise UsageError(f"run {run.id!r} is no shard", remedy=remedy)
+            raise UsageError(f"run {run.id!r} is no shard", remedy="measure with --perf-shard=K/N")
         if run.against is not None:
             why = f"run {run.id!r} was measured beside {run.against}, each variant on one machine"
             raise UsageError(why, remedy="read the shards' own reports: perfsuite report RUN")
@@ -120,6 +121,7 @@ def merged(runs: Sequence[Run]) -> Run:
         units={unit: name for run in runs for unit, name in run.units.items()},
         wall_s=max(run.wall_s for run in runs),
         phases_s={},
+        forecasts=(),
         shard=None,
         parts=tuple(
             Part(
@@ -150,15 +152,15 @@ def conclude(
     run: Run, *, folder: Path, roots: Sequence[Root], exceptions: Exceptions, packs: Sequence[Pack]
 ) -> Outcome:
     """Judge a merged run and store it; a change that no shard confirmed is unclear."""
-    if run_path(folder, run.id).exists():
+    path = run_path(folder, run.id)
+    if path in unfinished(folder):  # by a merge that was stopped: nobody can go on with it
+        path.unlink()
+    if path.exists():
         raise UsageError(
             "these runs were merged before", where=run.id, remedy=f"perfsuite report {run.id}"
         )
     basis = find_expected(roots, folder, run=run, packs=packs)
-    tier = run.parts[0].shard.tier
-    more = () if tier == TIERS[0] else (Word.ENVIRONMENT.value,)
-    policy = Policy(fail_on=(*Policy().fail_on, *more))
-    judging, run = Judging(basis, policy, exceptions=exceptions), basis.hold(run)
+    judging, run = Judging(basis, exceptions=exceptions), basis.hold(run)
     verdicts = judging.stage(run, Stage.SCREEN)
     again = {result.variant for result in run.results if result.stage is Stage.CONFIRM}
     runs = {one.id: one for one in run.variants}
@@ -166,7 +168,7 @@ def conclude(
         if name in again:
             del verdicts[name]
         elif needs_pairs(verdict) and not judging.settled(verdict, runs[name], run).word.stayed:
-            verdicts[name] = judging.unconfirmed(verdict, "its shard saw no need to")
+            verdicts[name] = judging.unconfirmed(verdict, run, "its shard saw no need to")
     verdicts |= judging.stage(run, Stage.CONFIRM)
     judged = judging.whole(run, verdicts, run.claims)
     with RunFile.create(folder, judged) as file:
@@ -174,8 +176,7 @@ def conclude(
             file.append(result)
         for trace in judged.traces:
             file.append_trace(trace)
-        judged = file.finish(judged)
-    return Outcome(judged, file.path, basis)
+        return Outcome(file.finish(judged), path, basis)
 
 
 def _refuse_strangers(runs: Sequence[Run]) -> None:
@@ -232,10 +233,8 @@ def merge(
     whole = merged([stored_run(project, name) for name in runs])
     project = project.chosen()
     roots, packs = project.baseline_roots, project.packs
-    exceptions = Exceptions.load(roots, datetime.now(UTC).date())
-    outcome = conclude(
-        whole, folder=project.folder, roots=roots, exceptions=exceptions, packs=packs
-    )
+    rules = Exceptions.load(roots, datetime.now(UTC).date())
+    outcome = conclude(whole, folder=project.folder, roots=roots, exceptions=rules, packs=packs)
     steps = outcome.steps
     run_view = run_view_of(outcome, project)
     lines = [*write(run_view, folder, steps), f"run: {outcome.run_file}"]

@@ -76,7 +76,10 @@ fi
 gzip -c "$newest" >"$out/$(basename "$newest").gz"
 report="$out/reports/$(basename "$newest" .jsonl)"
 if [ "$code" -eq 2 ] || [ ! -d "$report" ]; then
-    say "no report: ended with $code before all was measured; start again to go on"
+    case $(tail -n 1 "$newest") in
+    '{"kind":"end",'*) say "no report here: ended with $code when all was measured: perfsuite report $(basename "$newest" .jsonl)" ;;
+    *) say "no report: ended with $code before all was measured; start again to go on" ;;
+    esac
     exit "$code"
 fi
 cp "$report/summary.md" "$report/verdict.json" "$out/"

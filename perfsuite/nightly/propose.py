@@ -285,7 +285,8 @@ def _finding(nights: Sequence[Night], product: store.Baselines, terms: Terms) ->
     # The last nights that no verdict would tell from each other.
     *earlier, last = nights[-MOST_NIGHTS:]
     level, variant = [last], last.last.variant
-    grounds = Grounds(facts=last.runs[-1].facts, slug=product.sku.slug)
+    run = last.runs[-1]
+    grounds = Grounds(facts=run.facts, slug=product.sku.slug, policy=run.settings.policy)
     for night in reversed(earlier):
         entries = [each.entry for each in level]
         if store.other_kind(night.entry, last.entry) or not is_one_level(
@@ -293,7 +294,7 @@ def _finding(nights: Sequence[Night], product: store.Baselines, terms: Terms) ->
         ):
             break
         level.insert(0, night)
-    entries, code = [night.entry for night in level], _code(last.runs[-1], variant.id)
+    entries, code = [night.entry for night in level], _code(run, variant.id)
     # An entry is of one commit, whatever the level was found in.
     kept = [n for n in level if n is last or is_same_code(_code(n.runs[-1], variant.id), code)]
     old = product.entries.get(variant.id)
@@ -308,7 +309,7 @@ def _finding(nights: Sequence[Night], product: store.Baselines, terms: Terms) ->
     )
     if old is None:
         return found
-    if why := differs(old.state, last.runs[-1].facts.state):
+    if why := differs(old.state, run.facts.state):
         return replace(found, word="undecided", why=f"not comparable: {why}")
     # Other work has another time, which says nothing of the old one.
     if (was := old.case_version) != (version := last.entry.case_version):

@@ -116,7 +116,7 @@ def accept(run: Run, root: Path, *, reason: str, by: str, select: Sequence[str] 
         folder = sku_folder(root, slug)
         with locked(folder):
             stored = read_all(folder)
-            grounds = Grounds(facts=run.facts, slug=slug)
+            grounds = Grounds(facts=run.facts, slug=slug, policy=run.settings.policy)
             facts = read_runs(folder, runs_of(stored.values()))
             merged = {n: _merged(run, stored.get(n), entry, facts) for n, entry in new.items()}
             said |= {name: what for name, (_, what) in merged.items()}

@@ -21,12 +21,13 @@ from msgspec.structs import replace
 
 from perfsuite.boundary import UsageError, hidden
 from perfsuite.hooks import added, features
-from perfsuite.judge.compare import FAIL_WORDS, Policy
+from perfsuite.judge.compare import FAIL_WORDS
 from perfsuite.model import (
     BUILT_IN_DEVICES,
     ClaimInstance,
     ClaimVerdict,
     Pack,
+    Policy,
     Run,
     Settings,
     Shard,
@@ -51,7 +52,7 @@ TIERS = ("smoke", "nightly", "full")
 # The environment changed, and nothing else fails. 0 to 5 are pytest's.
 EXIT_MACHINE = 14
 # What fails a run unless --perf-fail-on says otherwise.
-FAIL_ON = ",".join((*Policy().fail_on, *Settings().failing))
+FAIL_ON = Settings().fail_on
 
 
 # Of a time limit: when no variant of a round begins to be screened any more, of what was left when
@@ -350,7 +351,6 @@ class Config:
     select: str = ""
     only: tuple[str, ...] = ()
     settings: Settings = field(default_factory=Settings)
-    policy: Policy = field(default_factory=Policy)
     against: str | None = None
     against_env: str | None = None
     source: Source | None = None
@@ -448,19 +448,21 @@ def config_of(config: pytest.Config) -> Config:
         what = "--perf-against and --perf-against-env cannot go with --perf-check"
         raise UsageError(what, remedy="run them one after the other")
 
-    statuses = tuple(sorted(failing & {*STATUS_WORDS}))
-    seed = _set(config, "perf_seed", _whole) or 0
-    settings = Settings(check_only=values["check"], seed=seed, failing=statuses)
+    threshold, gate = (_set(config, name, _percent) for name in ("perf_threshold", "perf_gate"))
+    words = tuple(word for word in FAIL_WORDS if word in failing)
+    settings = Settings(
+        check_only=values["check"],
+        seed=_set(config, "perf_seed", _whole) or 0,
+        failing=tuple(sorted(failing & {*STATUS_WORDS})),
+        policy=Policy(threshold=threshold, gate=gate, fail_on=words),
+    )
     if processes := values["processes"]:
         confirm = max(processes, settings.confirm_processes)
         settings = replace(settings, processes=processes, confirm_processes=confirm)
-    words = tuple(failing & set(FAIL_WORDS))
-    threshold, gate = (_set(config, name, _percent) for name in ("perf_threshold", "perf_gate"))
     root, given = config.rootpath, map(str, config.invocation_params.args)
     return Config(
         root=root,
         settings=settings,
-        policy=Policy(threshold=threshold, gate=gate, fail_on=words),
         counters=_set(config, "perf_counters", bool) or False,
         time_s=values["time"],
         share=values["shard"],

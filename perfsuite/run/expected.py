@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import shlex
 import time
 from collections import Counter, defaultdict
@@ -19,6 +18,7 @@ from perfsuite.judge.noise import entries_of
 from perfsuite.judge.rule import looks_of
 from perfsuite.model import (
     BaselineEntry,
+    ClaimInstance,
     Expected,
     Pack,
     Regime,
@@ -39,7 +39,7 @@ from perfsuite.packs.select import missing_need
 from perfsuite.report import view
 from perfsuite.run.against import is_one_code
 from perfsuite.run.config import TimeLimit
-from perfsuite.stats import estimate
+from perfsuite.stats import estimate, grouped
 from perfsuite.store.baselines import NO_FACTS, Baselines, Root, facts_of
 from perfsuite.store.runs import ended_runs, last_run, list_runs, read_references
 from perfsuite.store.sku import differing, differs, skus_of, version_changes
@@ -54,6 +54,11 @@ AWAY = frozenset({Word.SLOWER, Word.ENVIRONMENT})
 # all. A gang takes as long as so many others. On a GPU such a share of what changed is measured in
 # pairs.
 REPORT_S, TRACE_S, TRACES_S, GANG, DOUBTED = 3.0, 0.5, 10.0, 2, 0.1
+# How long pairs of another claim may begin.
+LIMIT_S = 60.0
+# Of what is only counted both sides run at once. A host's pairs have many more blocks than it has
+# alone. So many times longer their processes took, until this run knows.
+AT_ONCE, BY_HOST = 0.5, 2.5
 # What was said is kept every few seconds, of a long run more seldom.
 SAID_S, SAID_SHARE = 5.0, 0.03
 # A command that names more by their ids is no use on a terminal: it names cases.
@@ -89,87 +94,92 @@ class Forecast:
     """How long a run still takes: as before, corrected by how far off that was so far.
 
     A check costs as much as a process. A variant that was never measured counts as the others, a
-    gang as several. What follows the screen counts before it begins. ``said`` are the seconds since
-    the start, and those that were said to be left: a limit lets no more be left, and all of it is
-    used where work ``is_cut``.
+    gang as several. What follows the screen counts before it begins: pairs with the old code, and
+    those of ``claims`` that seem to need them. ``said`` are the seconds since the start, and those
+    that were said to be left: a limit lets no more be left, and all of it is used where work
+    ``is_cut``.
     """
 
     def __init__(self, before: Run | None, run: Run, units: int, limit: TimeLimit) -> None:
-        self._units, self._limit, self._looks = units, limit, looks_of(run.settings)
+        self._units, self._limit, self._step = units, limit, looks_of(run.settings).step
         self._built, count = built_in(run.facts.device), run.settings.processes
-        # What processes took and were planned to take, by kind.
-        self._off = defaultdict[str, list[tuple[float, float]]](list)
+        # What processes took and were planned to take, by whether they only count, and in pairs.
+        self._off = defaultdict[tuple[bool, bool], list[tuple[float, float]]](list)
+        # Whether what was screened needs pairs. A host's stored times decide nothing.
+        self._needs = {False: [1.0 if self._built.is_host else DOUBTED], True: [DOUBTED]}
         self.said, self.is_cut = list[tuple[float, float]](), False
-        # How many processes are planned, by variant and whether they are in pairs; how many steps
-        # more those needed that were in pairs; how many seconds a side of a process takes.
-        self._planned, self._steps = dict[tuple[str, bool], int](), dict[str, int]()
+        self.claims, self._claim_pairs = dict[str, ClaimInstance](), run.settings.confirm_processes
+        # How many processes of a side are planned, by variant and whether they are in pairs; how
+        # many seconds a process takes.
+        self._planned = dict[tuple[str, bool], int]()
         first_s = self._built.process_s * count / (1 + count)
         self._each_s = {o.id: first_s * (GANG if o.variant.is_gang else 1) for o in run.variants}
         self._exact = {o.id for o in run.variants if o.variant.case.regime is Regime.EXACT}
-        for r in before.results if before else ():
+        for r in (*(before.results if before else ()), *run.results):  # of one resumed its own
             if r.evidence and r.stage is Stage.SCREEN:
-                sides = 1 + bool(before and before.against)
-                self._each_s[r.variant] = r.wall_s / (1 + sides * len(r.evidence))
-        timed = [one for one in run.variants if one.id not in self._exact]
-        able = [one for one in timed if not missing_need(one.variant, run.facts)]
-        new = 0 if run.against else sum(not one.entry for one in able)
+                self._each_s[r.variant] = r.wall_s / (1 + len(r.evidence))
+        able = [one for one in run.variants if not missing_need(one.variant, run.facts)]
+        new = 0 if run.against else sum(not (o.entry or o.id in self._exact) for o in able)
         self._traces_s = min(TRACES_S, TRACE_S * new)
-        if not (run.against or run.shard):  # what changed is measured in pairs, on a GPU few of it
-            changed = [one.variant for one in able if one.entry and not is_one_code(one, run)]
-            most = len(changed) if self._built.is_host else round(DOUBTED * len(changed))
-            self.plan(changed[:most], self._looks.step, {one.id for one in changed})
+        if not (run.against or run.shard):
+            changed = [o.variant for o in able if o.entry and not (o.last or is_one_code(o, run))]
+            self.plan(changed, self._step, {one.id for one in changed})
 
     def plan(self, some: Sequence[Variant], processes: int, compared: Collection[str]) -> None:
         """Expect so many processes of each of these variants, on two sides if it is compared."""
-        if any(one.id in compared for one in some):  # no others are in pairs any more
-            self._planned = {key: count for key, count in self._planned.items() if not key[1]}
         for one in some:
-            key = one.id, one.id in compared
-            count = 1 + (1 + key[1]) * (1 if one.id in self._exact else processes)
-            self._planned[key] = count * max(1, self._steps.get(one.id, 1))
+            key, is_exact = (one.id, one.id in compared), one.id in self._exact
+            if not self._planned.get(key):  # of pairs a step more is expected, until it is known
+                self._planned[key] = 2 if is_exact else (1 + key[1]) * (1 + processes)
 
-    def took(self, result: Result, steps: int = 0) -> float:
-        """Learn what a variant took, and how many steps of pairs it still needs.
+    def took(self, result: Result, steps: int = 0, *, needs_pairs: bool = False) -> float:
+        """Learn what a variant took, whether it needs pairs, and of those how many steps more.
 
         Returns the seconds that are left.
         """
         name, is_pair = key = result.variant, (result.variant, False) not in self._planned
-        kind, took_s = self._kind(key), result.wall_s / (1 + (1 + is_pair) * len(result.evidence))
+        is_exact, took_s = name in self._exact, result.wall_s / (1 + len(result.evidence))
         self._planned.pop(key, None)
         if result.evidence and self._each_s[name]:
-            self._off[kind].append((took_s, self._each_s[name]))
-        if kind == "pair":
-            self._steps[name] = steps
-            self._planned[key] = steps * (1 + 2 * self._looks.step)
-        elif result.evidence:
-            self._each_s[name] = took_s
+            self._off[is_exact, is_pair].append((took_s, self._each_s[name]))
+        if is_pair and not is_exact:
+            self._planned[key] = steps * (1 + self._step)
+        elif not is_pair:
+            self._each_s[name] = took_s if result.evidence else self._each_s[name]
+            self._needs[is_exact].append(float(needs_pairs))
+            if not needs_pairs:
+                self._planned.pop((name, True), None)
         return self.left_s()
+
+    def end_pairs(self) -> None:
+        """Expect no more pairs."""
+        self._planned = {key: count for key, count in self._planned.items() if not key[1]}
+
+    def takes_s(self, claim: ClaimInstance) -> float:
+        """Return about how many seconds a claim's pairs take."""
+        sides_s = self._each_s[claim.faster] + self._each_s[claim.than]
+        return (1 + self._claim_pairs) * sides_s
 
     def left_s(self) -> float:
         """Return about how many seconds are left, 0 of a device that has none; keep it."""
-        due_s = defaultdict[str, float](float)
-        # Of those not in pairs yet one step more is expected, then as of those before them.
-        more = fmean((1, *self._steps.values())) * (1 + 2 * self._looks.step)
-        for key, count in self._planned.items():
-            kind = self._kind(key)
-            processes = count if key[0] in self._steps else count + more * (kind == "pair")
-            due_s[kind] += processes * (1 + key[1]) * self._each_s[key[0]]
-        # The report waits for a core as other work does; traces end at their limit.
-        busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-        left_s = busy * REPORT_S + self._traces_s
-        # Compilers are off by their own share; of a pair each side takes half, until that is known.
-        for kind, first in (("exact", 1.0), ("alone", 1.0), ("pair", 0.5)):
-            known = self._off[kind] or [(first, 1.0)]
-            off = sum(took for took, _ in known) / sum(due for _, due in known)
-            left_s += due_s[kind] * off / self._units
+        claims_s = sum(map(self.takes_s, self.claims.values())) / self._units
+        left_s = REPORT_S + self._traces_s + min(LIMIT_S, claims_s)  # traces end at their limit
+        # Compilers are off by their own share, and so are pairs.
+        off = {(False, False): 1.0, (True, False): 1.0, (True, True): AT_ONCE}
+        off[False, True] = BY_HOST if self._built.is_host else 1.0
+        for kind, known in self._off.items():
+            off[kind] = sum(took for took, _ in known) / sum(due for _, due in known)
+        needs = {is_exact: fmean(known) for is_exact, known in self._needs.items()}
+        for (name, is_pair), count in self._planned.items():
+            is_exact, due_s = name in self._exact, count * self._each_s[name] / self._units
+            if (name, False) in self._planned:  # it was not screened yet
+                due_s *= off[is_exact, False] * (needs[is_exact] if is_pair else 1)
+            left_s += due_s * (2 * off[is_exact, True] if is_pair else 1)
         left_s = self._limit.left_s() if self.is_cut else min(left_s, self._limit.left_s())
         now_s = time.monotonic() - self._limit.started
         if not self.said or now_s > self.said[-1][0] + max(SAID_S, SAID_SHARE * now_s):
             self.said.append((round(now_s, 1), round(left_s, 1)))
         return left_s if self._built.process_s else 0.0
-
-    def _kind(self, key: tuple[str, bool]) -> str:
-        return "exact" if key[0] in self._exact else "pair" if key[1] else "alone"
 
 
 def find_expected(
@@ -305,12 +315,10 @@ def _kind(variant: Variant) -> tuple[int, Regime]:
 
 def runs_behind(folder: Path, run: Run, of_run: Mapping[str, str]) -> dict[str, Run]:
     """Return the runs on this unit that variants' entries come from, with their results alone."""
-    paths = [path for path in list_runs(folder) if path.stem in of_run.values()]
-
-    def needs(plan: Run) -> list[str]:
-        return [name for name, run_id in of_run.items() if run_id == plan.id]
-
-    found = ended_runs(paths, sku=run.sku.slug, unit=run.facts.unit, needs=needs)
+    names = grouped(of_run, of_run.__getitem__)
+    paths = [path for path in list_runs(folder) if path.stem in names]
+    sku, unit = run.sku.slug, run.facts.unit
+    found = ended_runs(paths, sku=sku, unit=unit, needs=lambda plan: names.get(plan.id, ()))
     return {each.id: each for each in found}
 
 

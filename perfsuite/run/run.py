@@ -24,7 +24,6 @@ from msgspec.structs import replace
 from perfsuite.boundary import PerfError, StoreError, UsageError, in_a_line, plain
 from perfsuite.devices.peaks import peaks_of
 from perfsuite.hooks import features
-from perfsuite.judge.compare import Policy
 from perfsuite.judge.noise import usable_of
 from perfsuite.judge.rule import looks_of, needs_pairs, steps_left
 from perfsuite.judge.verdict import judge, judge_claims
@@ -70,6 +69,7 @@ from perfsuite.run.against import (
 )
 from perfsuite.run.config import ALWAYS, CONFIRM_END, SCREEN_END, Config, Exceptions, TimeLimit
 from perfsuite.run.expected import (
+    LIMIT_S,
     Basis,
     Forecast,
     beside,
@@ -98,8 +98,8 @@ from perfsuite.workers.units import (
 T = TypeVar("T")
 # Of a canary, at either end of a run.
 PROCESSES = 2
-# Claims that are taken up, and how long another one may begin: the rest stay unclear.
-MOST_CLAIMS, LIMIT_S = 20, 60.0
+# Claims that are taken up: the rest stay unclear.
+MOST_CLAIMS = 20
 # Of an unexpected error's first line: its traceback has it whole.
 MOST_FIRST = 300
 # Where runs are that take pairs for another; nobody's earlier run.
@@ -196,7 +196,6 @@ class Judging:
     """How a run that holds what is expected of it is judged."""
 
     basis: Basis
-    policy: Policy = field(default_factory=Policy)
     sides: Sides = field(default_factory=Sides)
     exceptions: Exceptions = field(default_factory=Exceptions)
 
@@ -204,7 +203,7 @@ class Judging:
         """Return the verdicts on one stage's results; none where nothing was timed."""
         if run.settings.check_only:
             return {}
-        found = {one.variant: one for one in judge(beside(run), stage, policy=self.policy)}
+        found = {one.variant: one for one in judge(beside(run), stage)}
         doubts = self.sides.doubts(run, found.values(), stage)
         return found | {n: _adding(found[n], doubts[n]) for n in found.keys() & doubts.keys()}
 
@@ -270,10 +269,10 @@ class Judging:
             verdict,
             word=word,
             reasons=(reason, *verdict.reasons),
-            fails=is_past_gate and word.value in self.policy.fail_on,
+            fails=is_past_gate and word.value in run.settings.policy.fail_on,
         )
 
-    def unconfirmed(self, verdict: Verdict, why: str) -> Verdict:
+    def unconfirmed(self, verdict: Verdict, run: Run, why: str) -> Verdict:
         """Return the verdict on one screen alone: a change that nothing confirmed is unclear.
 
         What is counted needs no confirmation.
@@ -281,8 +280,8 @@ class Judging:
         is_counted = any(change.theta and not change.degrees for change in verdict.changes)
         if not verdict.word.moved or is_counted:
             return verdict
-        told = _adding(verdict, because("unconfirmed", why=why))
-        return replace(told, word=Word.UNCLEAR, fails=Word.UNCLEAR.value in self.policy.fail_on)
+        told, word = _adding(verdict, because("unconfirmed", why=why)), Word.UNCLEAR
+        return replace(told, word=word, fails=word.value in run.settings.policy.fail_on)
 
 
 def _adding(verdict: Verdict, why: Reason) -> Verdict:
@@ -347,7 +346,8 @@ def execute(
     with ExitStack() as stack:
         sides = open_sides(config, variants, stack)
         place = panels or stack.enter_context(Panels())
-        told = list[str]()
+        how = f"as the run was started, it fails by --perf-fail-on={settings.fail_on}"
+        told = [how] if settings.fail_on != config.settings.fail_on else []
         sources, trees = sources_of(config, told)
         opened = place.of(config.device, config.packs, settings, sides.code)
         limit = replace(limit, started=limit.started + place.waited_s)
@@ -379,7 +379,7 @@ def execute(
         file.run = basis.hold(file.run)
         for note in (*itertools.chain(*(() if config.source else spoilers(run.facts))), *notes):
             listener.note(note)
-        judging = Judging(basis, config.policy, sides, config.exceptions)
+        judging = Judging(basis, sides, config.exceptions)
         work = Work(config, listener, place, opened, file, judging, limit, within)
         run = work.measured(notes)
         return Outcome(run, file.path, basis, work.steps)
@@ -597,10 +597,12 @@ class Work:
                 stored = self._store(result)
                 if not stored.is_aside:
                     one = next(each for each in self.file.run.variants if each.id == stored.variant)
-                    alone = replace(self.file.run, variants=(one,) if one.is_paired else ())
-                    words, looks = self.judging.stage(alone, stage), looks_of(self.settings)
+                    own = [c for c in self.file.run.instances if one.id in {c.faster, c.than}]
+                    self.forecast.claims |= self._judged_claims(own)[1]
+                    words = self.judging.stage(replace(self.file.run, variants=(one,)), stage)
+                    looks, needs = looks_of(self.settings), any(map(needs_pairs, words.values()))
                     steps = sum(steps_left(each, _pairs(one), looks) for each in words.values())
-                    left_s = self.forecast.took(result, steps)
+                    left_s = self.forecast.took(result, steps, needs_pairs=needs)
                     self.listener.finished(stored, next(done), len(variants), left_s)
 
         measure = partial(self._share, stage=stage, is_over=is_over, take=take)
@@ -685,7 +687,8 @@ class Work:
             if len(run.results) == len(self.file.run.results):  # no time is left, or no doubt
                 break
         for name in {one.id for one in single} & verdicts.keys():
-            verdicts[name] = self.judging.unconfirmed(verdicts[name], f"{self.limit} left no time")
+            why_not = f"{self.limit} left no time"
+            verdicts[name] = self.judging.unconfirmed(verdicts[name], run, why_not)
         for name in {one.id for one in paired} & verdicts.keys():
             why = because("unconfirmed", why=f"{self.limit} left no time to measure it longer")
             verdicts[name] = _adding(verdicts[name], why)
@@ -698,27 +701,27 @@ class Work:
 
     def _claims(self) -> tuple[ClaimVerdict, ...]:
         """Judge the claims by the screen; take pairs of both sides of those left open."""
-        found, left = self._judged_claims()
+        run, pairs = self.file.run, self.settings.confirm_processes
+        found, left = self._judged_claims(run.instances)
+        taken = [*left.values()][:MOST_CLAIMS]
         if not left:
             return found
-        taken = [*left.values()][:MOST_CLAIMS]
         self.listener.note(f"deciding {len(taken)} of {len(found)} claims by pairs of both sides")
         deadline = time.monotonic() + min(LIMIT_S, self.limit.left_s())
-        run, pairs = self.file.run, self.settings.confirm_processes
         variants = {one.id: one.variant for one in run.variants}
-        process_s = {r.variant: r.wall_s / len(r.evidence) for r in run.results if r.evidence}
 
         def take(claim: str, result: Result) -> None:
             if result.status is not Status.OK:
                 self.listener.note(f"a pair of claim {claim} ended as {result.status.value}")
             with self._lock:
                 self.file.append(replace(result, claim=claim))
+                self.forecast.claims.pop(claim, None)
+                self.forecast.left_s()
 
         def decide(panel: Panel, share: Sequence[ClaimInstance]) -> None:
             panel.samplings, panel.is_over, panel.begun = self.samplings, bool, {}
             for claim in share:
-                takes_s = pairs * (process_s[claim.faster] + process_s[claim.than])
-                if time.monotonic() + takes_s > deadline:
+                if time.monotonic() + self.forecast.takes_s(claim) > deadline:
                     continue
                 faster, own = [variants[claim.faster]], partial(take, claim.id)
                 panel.compared = {claim.faster: variants[claim.than]}
@@ -731,17 +734,19 @@ class Work:
             panel.compare(self.judging.sides.code)
         limit = f"no pairs of both sides: the limit is {MOST_CLAIMS} claims, {LIMIT_S:g} s"
         limit += f", within {self.limit}" if self.limit.is_set else ""
-        why, (found, left) = because("no_abba", why=limit), self._judged_claims()
+        why, (found, left) = because("no_abba", why=limit), self._judged_claims(run.instances)
         return tuple(
             replace(each, reasons=(*each.reasons, why)) if each.claim in left else each
             for each in found
         )
 
-    def _judged_claims(self) -> tuple[tuple[ClaimVerdict, ...], dict[str, ClaimInstance]]:
-        """Return the verdicts on the claims, and which claims pairs may still decide."""
-        run = self.file.run
+    def _judged_claims(
+        self, instances: Sequence[ClaimInstance]
+    ) -> tuple[tuple[ClaimVerdict, ...], dict[str, ClaimInstance]]:
+        """Return the verdicts on claims, and which claims pairs may still decide."""
+        run = replace(self.file.run, instances=tuple(instances))
         # The screen's alone: what one side took minutes later is no match for the other side.
-        found = judge_claims(run, Stage.SCREEN, policy=self.judging.policy)
+        found = judge_claims(run, Stage.SCREEN)
         # Side A is stored first: pairs that were interrupted behind it are taken again.
         done = {o.claim for o in run.aside if o.side is Side.B or o.status is not Status.OK}
         gangs = {one.id for one in run.variants if one.variant.is_gang}
@@ -778,6 +783,7 @@ class Work:
                     self.unanswered[one.id] = why
         else:
             self._pair(left, verdicts)
+        self.forecast.end_pairs()
 
     def _pair(self, some: Sequence[VariantRun], verdicts: Mapping[str, Verdict]) -> None:
         """Take pairs of variants, by the code of their entries; note of which there are none."""

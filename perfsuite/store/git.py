@@ -18,10 +18,12 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 
 from perfsuite.boundary import UsageError, plain
 from perfsuite.model import Pack, Revision, Source, Variant
+from perfsuite.store import baselines
 from perfsuite.store.files import locked
 
 # In the environment of git's hooks these name the repository that the hook is of.
@@ -39,6 +41,8 @@ OPTION = "--perf-against"
 # Neither what is written while a run goes on (reports, logs) nor what is built of sources is code.
 CODE = frozenset({".c", ".cc", ".cl", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hip", ".hpp", ".hxx"})
 CODE |= {".inl", ".pxd", ".py", ".pyx", ".rs"}
+# Nor is it data, unless it lies in a package; what is accepted may lie there, too.
+DATA = frozenset({".csv", ".json", ".npy", ".npz", ".toml", ".yaml", ".yml"})
 DIGITS = 12
 # What lies in any pack's folder, and is imported by none.
 NO_MODULES = frozenset({"conftest", "docs", "setup", "tests"})
@@ -126,27 +130,31 @@ def commit_of(project: Path) -> tuple[str, str]:
 def code_digest(project: Path, packs: Sequence[Pack]) -> str:
     """Return a digest of the code of a project's repository, committed or not, and of its packs.
 
-    Outside of git only the packs count. A commit of what was measured does not change it.
+    Data inside packages counts as code. Outside of git only the packs count. A commit of what was
+    measured does not change it.
     """
     # By names that a moved checkout has, too.
-    places: dict[str, Path] = {}
+    places: dict[Path, str] = {}
     if top := _asked(project, "rev-parse", "--show-toplevel"):
         listed = _asked(Path(top), "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-        places = {name: Path(top, name) for name in listed.split("\0")}
-    known = set(places.values())
+        places = {Path(top, name): name for name in listed.split("\0")}
     for pack in (each for each in packs if each.place):
         home = Path(pack.place)
-        files = home.rglob("*") if home.is_dir() else [home]
-        # No file of the repository has a name that begins so.
-        names = {f"/{pack.name}/{file.relative_to(home)}": file for file in files}
-        places |= {name: file for name, file in names.items() if file not in known}
-    digest = hashlib.sha256()
-    code = {name: file for name, file in sorted(places.items()) if file.suffix in CODE}
-    for name, file in code.items():
-        if file.is_file():
-            digest.update(f"{name}\0".encode(errors="surrogateescape"))
-            digest.update(hashlib.sha256(file.read_bytes()).digest())
-    return digest.hexdigest()[:DIGITS] if code else ""
+        for file in home.rglob("*") if home.is_dir() else [home]:
+            # No file of the repository has a name that begins so.
+            places.setdefault(file, f"/{pack.name}/{file.relative_to(home)}")
+    packages = {file.parent for file in places if file.name == "__init__.py"}
+
+    def is_code(file: Path, name: str) -> bool:
+        is_data = file.suffix in DATA and not packages.isdisjoint(file.parents)
+        return file.suffix in CODE or (is_data and baselines.FOLDER not in name.split("/"))
+
+    digests = [
+        f"{name}\0".encode(errors="surrogateescape") + hashlib.sha256(file.read_bytes()).digest()
+        for file, name in sorted(places.items(), key=itemgetter(1))
+        if is_code(file, name) and file.is_file()
+    ]
+    return hashlib.sha256(b"".join(digests)).hexdigest()[:DIGITS] if digests else ""
 
 
 def touched_since(
