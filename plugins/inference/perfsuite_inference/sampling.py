@@ -3,13 +3,14 @@
 import math
 from typing import Any
 
-from perfsuite import Beats, cuda, operator
+from perfsuite import Beats, Work, cuda, operator
 from perfsuite.gpu import DTYPES, TRITON, Later, compiled, torch
 
 kernels = Later("perfsuite_inference.sampling_triton")
 # Llama-3-8B's vocabulary.
 VOCAB = 128256
 TOP_K, TOP_P, MIN_P = 50, 0.9, 0.05
+_ITEM = {"bf16": 2, "fp32": 4}
 
 
 def logits_by_rank(dtype: str, place: Any = "cpu") -> Any:
@@ -32,6 +33,7 @@ def logits_by_rank(dtype: str, place: Any = "cpu") -> Any:
         {"dtype": "fp32", "keep": ["top_k", "top_p", "min_p"], "batch": 32},
     ],
     needs=[cuda().when(dtype="bf16")],
+    work=lambda dtype, keep, batch, impl: Work(batch * (_ITEM[dtype] * VOCAB + 4), 8 * batch),
     tags=["sampling", "sort", "decode"],
     source="arXiv:1904.09751 (top-p), arXiv:2407.01082 (min-p); Llama-3-8B's model card",
 )
