@@ -29,7 +29,6 @@ PAPER = (
     nightly={"block": [*SHAPES], "n": [16, 2048]},
     regime=Regime.END_TO_END,
     cold=False,
-    captures=False,
     metrics=EMITTED,
     tunes=True,
     needs=[package("torch"), cuda().when(n=2048)],

@@ -17,7 +17,6 @@ SOURCE += "6.3 by torch.library.define, and 1.4 without either"
     smoke={},
     regime=Regime.END_TO_END,
     cold=False,
-    captures=False,
     metrics=EMITTED,
     needs=[package("torch")],
     work=None,
@@ -46,9 +45,6 @@ custom_ops.wrong(lambda x: _chain(torch.sin, x, OPS - 1))
 @custom_ops.impl(name="defined")
 @custom_ops.impl(name="custom_op")
 @custom_ops.impl(name="mutating")
-@custom_ops.impl(name="compiled_function", needs=[package("triton")], tier="nightly")
-@custom_ops.impl(name="compiled_custom_op", needs=[package("triton")], tier="nightly")
-@custom_ops.impl(name="compiled_mutating", needs=[package("triton")], tier="nightly")
 def _launch(ctx: Any, *, impl: str) -> Any:
     step = _registered(impl.removeprefix("compiled_"))
     if impl.startswith("compiled_"):
@@ -56,6 +52,8 @@ def _launch(ctx: Any, *, impl: str) -> Any:
     return lambda x: _chain(step, x)
 
 
+for _name in ("mutating", "custom_op", "function"):
+    custom_ops.impl(_launch, name=f"compiled_{_name}", needs=[package("triton")], tier="nightly")
 custom_ops.exact(lambda launch, x, *, impl: emitted(launch, x) if "compiled" in impl else {})
 
 

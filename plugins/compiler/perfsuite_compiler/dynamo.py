@@ -15,7 +15,6 @@ utils = Later("torch._dynamo.utils")
     nightly={"code": ["modules", "branch", "sizes"]},
     regime=Regime.END_TO_END,
     cold=False,
-    captures=False,
     metrics=[Metric(name) for name in ("graphs", "breaks", "recompiles", "guards")],
     needs=[package("torch")],
     work=None,

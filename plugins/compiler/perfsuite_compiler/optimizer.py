@@ -13,7 +13,6 @@ RATE, BETA_1, BETA_2, EPSILON, STEP = 1e-3, 0.9, 0.999, 1e-8, 10
     nightly={"tensors": 256, "n": 16384},
     regime=Regime.END_TO_END,
     cold=False,
-    captures=False,
     metrics=[KERNELS],
     needs=[package("torch")],
     # Of the first step's moments nothing is left: these are of a tenth one.

@@ -1,15 +1,13 @@
 """Divergence: threads of one warp that want different paths."""
 
-from functools import partial
 from typing import Any
 
 from perfsuite import Beats, cuda, operator
-from perfsuite.gpu import load
+from perfsuite.gpu import load, torch
 
 THREADS, ITEMS, ROUNDS = 256, 8, 1024
 # Numerical Recipes, chapter 7.1, and the sequence of C's rand.
 SEQUENCES = ((1664525, 1013904223), (1103515245, 12345))
-_MASK = 2**32 - 1
 _PATHS = "CUDA C++ Programming Guide, 'SIMT Architecture': a warp that diverges executes each path"
 
 
@@ -23,7 +21,6 @@ _PATHS = "CUDA C++ Programming Guide, 'SIMT Architecture': a warp that diverges 
     full={"n": 2**22, "data": "rare", "impl": "predicated"},
     needs=[cuda()],
     flops=None,  # no rate of such operations is known
-    tolerance=0.0,
     tags=["divergence"],
     source="warp divergence: AI Systems Performance Engineering, chapters 6 and 8",
 )
@@ -49,18 +46,13 @@ def divergence(rng: Any, *, n: int, data: str) -> tuple[Any, ...]:
 
 @divergence.reference
 def _reference(kinds: Any, x: Any, y: Any) -> Any:
-    """Return the closed form of the rounds: by squaring, as a rule twice is again a rule."""
-    result = x.clone()
-    for kind, rule in enumerate(SEQUENCES, start=1):
-        factor, shift = rule
-        left, now = ROUNDS, x[kinds == kind].long() & _MASK
-        while left:
-            if left & 1:
-                # A product beyond 63 bits wraps modulo 2**64, which leaves its low 32 bits right.
-                now = (now * factor + shift) & _MASK
-            factor, shift = factor * factor & _MASK, (factor + 1) * shift & _MASK
-            left >>= 1
-        result[kinds == kind] = (now - ((now >> 31) << 32)).int()
+    """Return the closed form of r rounds: a**r x + c (a**r - 1) / (a - 1) modulo 2**32."""
+    result = x
+    for kind, (factor, shift) in enumerate(SEQUENCES, start=1):
+        power = factor**ROUNDS
+        offset = shift * (power - 1) // (factor - 1)
+        now = (x.long() * (power % 2**32) + offset % 2**32) % 2**32
+        result = torch.where(kinds == kind, (now - ((now >> 31) << 32)).int(), result)
     return result
 
 
@@ -81,17 +73,19 @@ def _launch(ctx: Any, *, n: int, impl: str) -> Any:
     return lambda kinds, x, y: kernel(blocks, THREADS, kinds, x, y, n)
 
 
-_than_branches = partial(Beats, "branchy")
 divergence.impl(_launch, name="branchy")
 divergence.impl(
     _launch,
     name="predicated",
-    beats=_than_branches(1.6, f"{_PATHS}: two of a length take twice the time", {"data": "mixed"}),
+    beats=Beats(
+        "branchy", 1.6, f"{_PATHS}: two of a length take twice the time", {"data": "mixed"}
+    ),
 )
 divergence.impl(
     _launch,
     name="compacted",
-    beats=_than_branches(
+    beats=Beats(
+        "branchy",
         4.0,
         f"{_PATHS}; with one item in 32, 1 - (31 / 32)**32 = 64 % of warps have one and take its "
         "path, where a 32nd would do: a ratio of 20, of which sorting and memory take their part",

@@ -60,7 +60,8 @@ def _a_scale_a_row(x: Any, weight: Any, *_: Any) -> tuple[Any, Any]:
     return codes.to(torch.float8_e4m3fn), scales.float()
 
 
-def _written(x: Any, weight: Any) -> tuple[Any, Any]:
+@norm_quantize.impl
+def _eager(x: Any, weight: Any, *_: Any) -> tuple[Any, Any]:
     """Normalise and quantise as is written: return the codes and the scales."""
     normed = torch.nn.functional.rms_norm(x, weight.shape, weight, EPS)
     groups = normed.float().unflatten(1, (-1, GROUP))
@@ -69,13 +70,9 @@ def _written(x: Any, weight: Any) -> tuple[Any, Any]:
     return codes.flatten(1), scales
 
 
-norm_quantize.impl(lambda x, weight, *_: _written(x, weight), name="eager")
-
-
 @norm_quantize.impl(needs=[*TRITON, arch("sm_89+")], tier="full")
 def _compile(ctx: Any) -> Any:
-    made = compiled(_written)
-    return lambda x, weight, *_: made(x, weight)
+    return compiled(_eager)
 
 
 @norm_quantize.impl(

@@ -1,6 +1,5 @@
 """A chain of pointwise operations: a kernel for each, against one for all."""
 
-from functools import partial
 from typing import Any
 
 from perfsuite import KERNELS, Beats, operator
@@ -8,6 +7,13 @@ from perfsuite.gpu import TRITON, Later, compiled, torch
 
 _N = 2**26
 SCALE, SHIFT, LIMIT = 1.25, 0.5, 2.0
+STEPS = (
+    lambda x: x * SCALE,
+    lambda x: x - SHIFT,
+    lambda x: x.clamp(-LIMIT, LIMIT),
+    lambda x: x.abs(),
+)
+kernels = Later("perfsuite_compute.pointwise_triton")
 _FUSED = [
     Beats(
         "eager",
@@ -63,14 +69,7 @@ def _reference(x: Any, y: Any, *, k: int) -> Any:
 @pointwise_fusion.impl
 def _eager(x: Any, y: Any, *, k: int) -> Any:
     for step in range(k):
-        if step % 4 == 0:
-            x = x * SCALE
-        elif step % 4 == 1:
-            x = x - SHIFT
-        elif step % 4 == 2:  # noqa: PLR2004 - the third of four
-            x = x.clamp(-LIMIT, LIMIT)
-        else:
-            x = x.abs()
+        x = STEPS[step % 4](x)
     return x
 
 
@@ -83,6 +82,5 @@ def _compile(ctx: Any, *, k: int) -> Any:
 
 
 @pointwise_fusion.impl(needs=TRITON, beats=_FUSED)
-def _triton(ctx: Any, *, k: int) -> Any:
-    chain = Later("perfsuite_compute.pointwise_triton").chain
-    return partial(chain, steps=k, constants=(SCALE, SHIFT, LIMIT))
+def _triton(x: Any, y: Any, *, k: int) -> None:
+    kernels.chain(x, y, steps=k, constants=(SCALE, SHIFT, LIMIT))

@@ -10,7 +10,6 @@ PAIRS = 64
 THREADS = 256
 # Heads that share an angle in registers: with more, so few blocks remain that the last run alone.
 EACH = 4
-_CUDA = ["cuda_recompute", "cuda_fast", "cuda_hoisted"]
 
 
 @perfsuite.operator(
@@ -21,7 +20,6 @@ _CUDA = ["cuda_recompute", "cuda_fast", "cuda_hoisted"]
         {"tokens": 256, "heads": 4, "impl": "torch_recompute"},
         {"tokens": 4093, "heads": 31, "impl": "cuda_recompute"},
     ],
-    needs=[perfsuite.cuda().when(impl=_CUDA)],
     flops=lambda *, tokens, heads: 6 * tokens * heads * PAIRS,  # a pair takes 4 products, 2 sums
     rate_dtype="fp32",
     # An fp32 angle of up to 4096 is off by 4096 * 2**-23 = 5e-4 at worst, whoever computes it.
@@ -41,8 +39,7 @@ def redundancy(rng: Any, *, tokens: int, heads: int) -> tuple[Any, Any]:
     them once for four heads. ``cuda_fast`` recomputes with the intrinsics of fast math: cheap, but
     their error grows with the angle. ``max_error`` is the largest error of a rotated unit vector.
     """
-    shape = tokens, heads, 2 * PAIRS
-    return rng.randn(*shape), rng.empty(*shape)
+    return rng.randn(tokens, heads, 2 * PAIRS), rng.empty(tokens, heads, 2 * PAIRS)
 
 
 @redundancy.exact
@@ -60,8 +57,8 @@ def _cuda(ctx: Any, *, tokens: int, heads: int, impl: str) -> Any:
     return lambda x, y: kernel(blocks, THREADS, x, y, tokens)
 
 
-for _name in _CUDA:
-    redundancy.impl(_cuda, name=_name)
+for _name in ("cuda_recompute", "cuda_fast", "cuda_hoisted"):
+    redundancy.impl(_cuda, name=_name, needs=[perfsuite.cuda()])
 
 
 @redundancy.impl(name="torch_recompute")
@@ -72,8 +69,7 @@ def launch_torch(ctx: Any, *, tokens: int, heads: int, impl: str) -> Any:
     pairs = torch.arange(PAIRS, device=ctx.place, dtype=torch.float32)
 
     def table(heads: int) -> Any:
-        powers = BASE ** (-pairs / PAIRS).expand(tokens, heads, PAIRS)
-        angles = positions[:, None, None] * powers
+        angles = positions[:, None, None] * BASE ** (-pairs / PAIRS).expand(tokens, heads, PAIRS)
         return torch.complex(angles.cos(), angles.sin())
 
     kept = table(1) if impl == "torch_hoisted" else None

@@ -65,10 +65,9 @@ def multiply(a: Any, b: Any, *, levels: int) -> Any:
     """Return a @ b; sizes are multiples of 2**levels."""
     if levels == 0:
         return torch.mm(a, b)
-    (a11, a12, a21, a22), (b11, b12, b21, b22) = _quarters(a), _quarters(b)
+    c = torch.empty_like(a)
+    (a11, a12, a21, a22), (b11, b12, b21, b22), (c11, c12, c21, c22) = map(_quarters, (a, b, c))
     times = partial(multiply, levels=levels - 1)
-    c = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype, device=a.device)
-    c11, c12, c21, c22 = _quarters(c)
     m1 = times(a11 + a22, b11 + b22)
     m2 = times(a21 + a22, b11)
     m3 = times(a11, b12 - b22)
@@ -83,9 +82,8 @@ def multiply(a: Any, b: Any, *, levels: int) -> Any:
     return c
 
 
-def _quarters(x: Any) -> tuple[Any, Any, Any, Any]:
-    rows, columns = x.shape[0] // 2, x.shape[1] // 2
-    return x[:rows, :columns], x[:rows, columns:], x[rows:, :columns], x[rows:, columns:]
+def _quarters(x: Any) -> list[Any]:
+    return [quarter for half in x.chunk(2) for quarter in half.chunk(2, dim=1)]
 
 
 @strassen.wrong

@@ -6,7 +6,7 @@ from typing import Any
 
 import perfsuite
 from perfsuite.gpu import matmul64, torch
-from perfsuite_distributed.ranks import BOOK, mean, over_links, own, true_mean
+from perfsuite_distributed.ranks import BOOK, dist, mean, over_links, own, true_mean
 
 _OVERLAP = f"{BOOK} 4, overlapping communication"
 _SOURCE = f"{_OVERLAP}; microsoft/superbenchmark 700d650, computation-communication-overlap"
@@ -99,10 +99,10 @@ overlap.impl(_beside, name="priority", needs=[perfsuite.cuda()], beats=_PAYS)
 
 
 def _by_gloo(a: Any, b: Any, gradient: Any) -> tuple[Any, Any]:
-    work = torch.distributed.all_reduce(gradient, async_op=True)
+    work = dist.all_reduce(gradient, async_op=True)
     product = multiplied(a, b)
     work.wait()
-    return product, gradient.mul_(1 / torch.distributed.get_world_size())
+    return product, gradient.mul_(1 / dist.get_world_size())
 
 
 @perfsuite.case(
@@ -148,7 +148,6 @@ def overlap_share(ctx: Any, *, ranks: int, n: int, mib: int) -> perfsuite.Scenar
 
 def _seconds(ctx: Any, act: Any) -> float:
     """Return the seconds of ten rounds on the slowest rank."""
-    dist = torch.distributed
 
     def waited() -> float:
         if ctx.device == "cuda":

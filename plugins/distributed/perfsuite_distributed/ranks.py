@@ -3,8 +3,9 @@
 from typing import Any
 
 from perfsuite import Work
-from perfsuite.gpu import torch
+from perfsuite.gpu import Later, torch
 
+dist = Later("torch.distributed")
 BOOK = "AI Systems Performance Engineering, chapter"
 NCCL_TESTS = "NVIDIA/nccl-tests, doc/PERFORMANCE.md: bus bandwidth"
 
@@ -21,7 +22,6 @@ def over_links(op: str, size: float, ranks: int, **more: Any) -> Work:
 
 def mean(tensor: Any) -> Any:
     """Average a tensor over the ranks, in place; repeated, its values stay in range."""
-    dist = torch.distributed
     if dist.get_backend() == "nccl":
         dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
         return tensor
@@ -31,7 +31,6 @@ def mean(tensor: Any) -> Any:
 
 def pass_on(sent: Any, landing: Any) -> None:
     """Send to the right neighbour, and take what the left one sends."""
-    dist = torch.distributed
     rank, ranks = dist.get_rank(), dist.get_world_size()
     right = dist.P2POp(dist.isend, sent, (rank + 1) % ranks)
     left = dist.P2POp(dist.irecv, landing, (rank - 1) % ranks)
@@ -41,7 +40,6 @@ def pass_on(sent: Any, landing: Any) -> None:
 
 def of_all_ranks(tensor: Any) -> Any:
     """Return every rank's tensor, stacked by rank: each tells the others in turn."""
-    dist = torch.distributed
     held = tensor.new_empty((dist.get_world_size(), *tensor.shape))
     held[dist.get_rank()] = tensor
     for turn, part in enumerate(held):
@@ -54,10 +52,10 @@ def true_mean(tensor: Any) -> Any:
     total = torch.zeros(tensor.shape, dtype=torch.float64, device=tensor.device)
     for held in of_all_ranks(tensor):
         total += held.double()
-    return total / torch.distributed.get_world_size()
+    return total / dist.get_world_size()
 
 
 def own(tensor: Any) -> Any:
     """Return a tensor that differs from rank to rank, of the same numbers."""
-    rank = torch.distributed.get_rank()
+    rank = dist.get_rank()
     return tensor.roll(rank + 1).mul_(1 + rank / 8)

@@ -15,7 +15,6 @@ CLUSTER = 8
     smoke={"n": 2**24 + 4},
     nightly={"n": 2**26},
     needs=[cuda(), arch("sm_90")],
-    tolerance=0.0,
     tags=["atomics", "hopper", "clusters"],
     source="CUDA C++ Programming Guide, 'Distributed Shared Memory', the histogram example",
 )

@@ -20,7 +20,6 @@ BULK_SHARED_BYTES = SLOTS * CHUNK + 128
     smoke={"size": BYTES[0]},
     nightly={"size": BYTES[1]},
     needs=[cuda(), arch("sm_90")],
-    tolerance=0.0,
     tags=["memory", "hopper"],
     source="Tensor Memory Accelerator: chapter 5 of the book; CUDA C++ Programming Guide, "
     "'Asynchronous Data Copies using the Tensor Memory Accelerator'",

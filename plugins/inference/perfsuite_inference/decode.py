@@ -129,8 +129,6 @@ def decode(ctx: Any, size: str, batch: int, context: int, impl: str) -> Workload
         # Rotary positions counted from zero in every call, as if there were no cache.
         wrong=lambda tokens, positions: model.decode(tokens, positions - positions, concat.fork()),
         tolerance=TOLERANCES[s.dtype],
-        captures=False,
-        rotates=False,
         exact=None if ctx.device == "cpu" else kernels,
     )
 

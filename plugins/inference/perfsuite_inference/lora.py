@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from perfsuite import Beats, Work, cuda, operator
+from perfsuite import Beats, cuda, operator
 from perfsuite.gpu import DTYPES, TRITON, Later, torch
 
 kernels = Later("perfsuite_inference.lora_triton")
@@ -18,12 +18,6 @@ def adapters_of(batch: int, adapters: int) -> list[int]:
     return [(5 * row + 3) % adapters for row in range(batch)]
 
 
-def _work(dtype: str, batch: int, adapters: int, impl: str) -> Work:
-    row = WIDTH * (2 if dtype == "bf16" else 4)
-    used = len({*adapters_of(batch, adapters)})
-    return Work(used * 2 * RANK * row + batch * (2 * row + 8), batch * row)
-
-
 @operator(
     smoke={"dtype": "fp32", "batch": 8, "adapters": 4, "impl": "gather"},
     nightly=[
@@ -33,7 +27,6 @@ def _work(dtype: str, batch: int, adapters: int, impl: str) -> Work:
     ],
     full={"dtype": "fp32", "batch": 8, "adapters": 4, "impl": "loop"},
     needs=[cuda().when(dtype="bf16")],
-    work=_work,
     tags=["lora", "decode"],
     source="Punica (arXiv:2310.18547); LoRA (arXiv:2106.09685); Llama-3-8B's model card",
 )

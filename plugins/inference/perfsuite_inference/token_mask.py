@@ -8,6 +8,7 @@ from perfsuite.gpu import DTYPES, TRITON, Later, torch
 from perfsuite_inference.sampling import VOCAB
 
 kernels = Later("perfsuite_inference.token_mask_triton")
+xgrammar = Later("xgrammar")
 # Of the words of a row so many are allowed, one behind the other, and of the others one in 32.
 RUN = VOCAB // 4
 
@@ -37,23 +38,21 @@ def token_mask(rng: Any, *, dtype: str, batch: int) -> tuple[Any, ...]:
     starts = rng.randint(0, VOCAB, batch, 1)
     places = torch.arange(VOCAB, dtype=torch.int32, device=logits.device)
     is_allowed = ((places - starts) % VOCAB < RUN) | (rng.randint(0, 32, batch, VOCAB) == 0)
-    powers = 1 << torch.arange(32, device=logits.device)
-    return logits, (is_allowed.view(batch, -1, 32) * powers).sum(2).int()
+    return logits, (is_allowed.view(batch, -1, 32) << places[:32]).sum(2).int()
 
 
 @token_mask.reference
 def apply(logits: Any, words: Any) -> Any:
     """Return the masked logits, of bits that are divided out, not shifted."""
     powers = 2 ** torch.arange(32, device=words.device)
-    bits = torch.div(words.long()[..., None], powers, rounding_mode="floor") % 2
+    bits = words.long()[..., None] // powers % 2
     return torch.where(bits.flatten(1) == 1, logits, -math.inf)
 
 
 @token_mask.wrong
 def _highest_first(logits: Any, words: Any) -> Any:
     """Take the bits of a word from the highest on."""
-    forbidden = _forbidden(words).unflatten(1, (-1, 32)).flip(2).flatten(1)
-    return logits.masked_fill(forbidden, -math.inf)
+    return logits.masked_fill(_forbidden(words).view(-1, 32).flip(1).view_as(logits), -math.inf)
 
 
 @token_mask.wrong
@@ -87,11 +86,6 @@ def _triton(ctx: Any) -> Any:
 
 
 @token_mask.impl(needs=[cuda(), package("xgrammar")])
-def _xgrammar(ctx: Any) -> Any:
-    apply = Later("xgrammar").apply_token_bitmask_inplace
-
-    def launch(logits: Any, words: Any) -> Any:
-        apply(logits, words)
-        return logits
-
-    return launch
+def _xgrammar(logits: Any, words: Any) -> Any:
+    xgrammar.apply_token_bitmask_inplace(logits, words)
+    return logits

@@ -15,13 +15,8 @@ def load(ctx: Any, rounds: int) -> Any:
 
 
 def expected(values: Any, rounds: int) -> Any:
-    """Return int32 values after so many rounds, by squaring: a round twice is again a v + c."""
-    factor, shift, power, offset = MULTIPLIER, INCREMENT, 1, 0
-    while rounds:
-        if rounds & 1:
-            power, offset = power * factor % MODULUS, (offset * factor + shift) % MODULUS
-        factor, shift = factor * factor % MODULUS, (factor + 1) * shift % MODULUS
-        rounds >>= 1
-    # A product beyond 63 bits wraps modulo 2**64, which leaves its low 32 bits right.
-    now = (values.long() * power + offset) & (MODULUS - 1)
+    """Return int32 values after so many rounds: a**r v + c (a**r - 1) / (a - 1) modulo 2**32."""
+    power = MULTIPLIER**rounds
+    offset = INCREMENT * (power - 1) // (MULTIPLIER - 1)
+    now = (values.long() * (power % MODULUS) + offset % MODULUS) % MODULUS
     return (now - ((now >> 31) << 32)).int()

@@ -79,8 +79,6 @@ def allocator(ctx: Any, *, steps: int, impl: str) -> perfsuite.Workload:
         reference=lambda out: numbers(),
         # The last block was handed out while another still had it.
         wrong=lambda out: torch.cat((numbers()[-1:], numbers()[1:])),
-        tolerance=0.0,
-        captures=False,
         exact=counted,
     )
 

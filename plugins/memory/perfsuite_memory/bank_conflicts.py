@@ -31,7 +31,6 @@ _OVER_CONFLICTS = perfsuite.Beats(
     # A thread reads 32 words a pass.
     work=lambda **_: perfsuite.Work(read_bytes=4 * LANES * THREADS * PASSES, link="shared"),
     cold=False,
-    tolerance=0.0,
     # Without conflicts, 4 or 16 bytes a lane.
     ceilings={"shared": lambda stride, impl: (stride, impl) in ((1, "plain"), (4, "vectors"))},
     source=GUIDE,

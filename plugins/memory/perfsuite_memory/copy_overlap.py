@@ -31,8 +31,6 @@ _OVER_SERIAL = perfsuite.Beats(
     work=lambda mib, impl: perfsuite.Work(read_bytes=mib * 2**20, link="pcie"),
     regime=perfsuite.Regime.END_TO_END,
     cold=False,  # the data come from the host
-    tolerance=0.0,
-    captures=False,
     tags=["overlap", "streams"],
     source=BLOG,
 )
@@ -52,13 +50,6 @@ def copy_overlap(rng: Any, *, mib: int) -> Any:
 
 
 copy_overlap.reference(lambda x, y: advance.expected(x.cuda(), ROUNDS))
-
-
-@copy_overlap.wrong
-def _too_early(x: Any, y: Any) -> Any:
-    """Copy the last piece out before it was worked on."""
-    last = len(x) - len(x) // CHUNKS
-    return torch.cat((advance.expected(x[:last], ROUNDS), x[last:]))
 
 
 def _piece(step: Any, source: Any, buffer: Any, target: Any) -> None:

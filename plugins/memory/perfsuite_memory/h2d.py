@@ -29,7 +29,6 @@ def _work(*, mib: int, direction: str, impl: str) -> perfsuite.Work:
     work=_work,
     regime=perfsuite.Regime.END_TO_END,
     tolerance=0.0,
-    captures=False,  # a copy from pageable memory cannot be
     ceilings={"pcie": lambda mib, impl, **_: (mib, impl) == (256, "pinned")},
     source=f"{BLOG}; CUDA C++ Best Practices Guide, Zero Copy",
 )

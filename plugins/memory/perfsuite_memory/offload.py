@@ -47,7 +47,6 @@ def _work(*, what: str, impl: str) -> perfsuite.Work:
     cold=False,
     # A bf16 value is off by up to 2^-9; each layer adds two roundings forward and two backward.
     tolerance=lambda *, what: 2e-2 if what == "activations" else None,
-    captures=False,
     tags=["training", "overlap"],
     source="Ren et al., ZeRO-Offload: Democratizing Billion-Scale Model Training, 2021; PyTorch, "
     "torch.autograd.graph.save_on_cpu",

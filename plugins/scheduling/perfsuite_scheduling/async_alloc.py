@@ -46,8 +46,6 @@ def async_alloc(ctx: Any, kib: int, impl: str) -> Workload:
         reference=lambda x, y: smoothing.reference(x, y, steps=STEPS),
         # The last workspace was given to another before it was read.
         wrong=lambda x, y: smoothing.smooth(x, STEPS - 1),
-        captures=False,
-        rotates=False,
     )
 
 

@@ -49,8 +49,6 @@ def cpu_submission(ctx: Any, n: int, impl: str) -> Workload:
         make_inputs=lambda rng: (x.copy_(rng.randn(REQUESTS, n)), y),
         reference=_reference,
         wrong=_without_last,
-        captures=False,
-        rotates=False,
         exact=lambda: {"kernels": count_kernels(ctx, lambda: counted(x, y))},
     )
 

@@ -43,8 +43,6 @@ def cuda_graph(ctx: Any, n: int, impl: str) -> Workload:
         reference=lambda x, y: smoothing.reference(x, y, steps=n),
         # The last kernel went to another stream while capturing: the graph ends one step early.
         wrong=lambda x, y: smoothing.smooth(x, n - 1),
-        captures=False,
-        rotates=False,
         # What is replayed, not what another capture would hold.
         exact=lambda: {"kernels": graph_kernels(graph)} if graph else {},
     )

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from perfsuite import Claim, Regime, arch, count_operators, cuda, feature, operator
+from perfsuite import Claim, Regime, arch, cuda, feature, operator
 from perfsuite.gpu import torch
 from perfsuite_scheduling import congruence, counting
 
@@ -21,8 +21,6 @@ LINKED = (*OPTIONS, "-rdc=true")
     full={"items": 16},
     needs=(arch("sm_90+"), cuda(), feature("nvcc").when(impl="device")),
     flops=None,
-    tolerance=0.0,
-    captures=False,
     metrics=[counting.READS],
     regime=Regime.END_TO_END,
     cold=False,
@@ -42,10 +40,7 @@ def dynamic_parallelism(rng: Any, *, items: int) -> tuple[Any, Any]:
     return congruence.inputs(rng, items, MOST)
 
 
-@dynamic_parallelism.exact
-def _reads(launch: Any, x: Any, y: Any) -> dict[str, float]:
-    seen = count_operators(lambda: launch(x, y))
-    return {"host_reads": seen[counting.READ] + seen["tolist"]}
+dynamic_parallelism.exact(counting.reads)
 
 
 @dynamic_parallelism.impl(name="host_once")
@@ -82,13 +77,6 @@ def _reference(x: Any, y: Any) -> Any:
     counts = 1 + (((x[:, :1].long() % 2**32) >> 8) % MOST)
     places = torch.arange(MOST, device=x.device)
     return torch.where(places < counts, congruence.advance(x, ROUNDS), x)
-
-
-@dynamic_parallelism.wrong
-def _without_last(x: Any, y: Any) -> None:
-    """Lose the last item's kernel: more were pending than the device's runtime has room for."""
-    y.copy_(_reference(x, y))
-    y[-1].copy_(x[-1])
 
 
 DEVICE_LAUNCH = Claim(

@@ -4,7 +4,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-from perfsuite import Claim, Regime, Workload, case, count_operators, cuda
+from perfsuite import Claim, Regime, Workload, case, cuda
 from perfsuite.gpu import load, torch
 from perfsuite_scheduling import counting, driver_graph
 
@@ -61,10 +61,7 @@ def graph_conditional(ctx: Any, impl: str) -> Workload:
         make_inputs=lambda rng: tuple(map(_filled, (a, b), LONGEST, (rng, rng))),
         reference=torch.gcd,
         wrong=_without_last_step,
-        tolerance=0.0,
-        captures=False,
-        rotates=False,
-        exact=lambda *_: {"host_reads": count_operators(run)[counting.READ]},
+        exact=lambda *_: counting.reads(run),
     )
 
 

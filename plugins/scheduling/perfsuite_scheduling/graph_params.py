@@ -61,8 +61,6 @@ def graph_params(ctx: Any, nodes: int, impl: str) -> Workload:
         make_inputs=lambda rng: congruence.inputs(rng, sum(SIZES)),
         reference=lambda x, y: congruence.advance(x, nodes),
         wrong=lambda x, y: _with_old_length(x, y, nodes),
-        tolerance=0.0,
-        captures=False,
     )
 
 

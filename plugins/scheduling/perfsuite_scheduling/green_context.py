@@ -76,7 +76,6 @@ def green_context(ctx: Any, sms: int, impl: str) -> Scenario:
         play=play,
         reference=lambda seed: expected(*inputs(seed, blocks, ctx.place)),
         wrong=lambda seed: without_last_wave(*inputs(seed, blocks, ctx.place)),
-        tolerance=0.0,
     )
 
 

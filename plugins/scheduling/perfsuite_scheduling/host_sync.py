@@ -25,7 +25,6 @@ _GUIDE = "PyTorch, Performance Tuning Guide:"
         flops=4 * steps * samples * FEATURES,
         rate_dtype="fp32",
     ),
-    captures=False,
     metrics=[counting.READS],
     regime=perfsuite.Regime.END_TO_END,
     cold=False,
@@ -46,9 +45,7 @@ def host_sync(rng: Any, *, samples: int, steps: int) -> tuple[Any, ...]:
     return x, x @ rng.randn(FEATURES) + 0.1 * rng.randn(samples)
 
 
-@host_sync.exact
-def _reads(launch: Any, x: Any, y: Any) -> dict[str, float]:
-    return {"host_reads": perfsuite.count_operators(lambda: launch(x, y))[counting.READ]}
+host_sync.exact(counting.reads)
 
 
 def _fit(x: Any, y: Any, *, steps: int, reads: bool = False) -> tuple[Any, Any]:

@@ -28,8 +28,6 @@ _BEATS = Beats(
     full={"n": [2**16, 2**20, 2**24, 2**26]},
     # Input, output, two intermediates at a time, and the float64 reference with its own.
     memory_bytes=lambda n, impl: n * (4 * 4 + 3 * 8),
-    captures=False,
-    rotates=False,
     metrics=[KERNELS],
     regime=Regime.END_TO_END,
     cold=False,

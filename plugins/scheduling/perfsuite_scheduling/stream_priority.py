@@ -68,7 +68,7 @@ def stream_priority(ctx: Any, impl: str) -> Scenario:
         served[-1] = 0
         return served
 
-    return Scenario(play=play, reference=reference, wrong=wrong, tolerance=0.0)
+    return Scenario(play=play, reference=reference, wrong=wrong)
 
 
 def requests(seed: int, place: str) -> Any:

@@ -47,7 +47,6 @@ def rounds_of(lengths: str) -> tuple[int, ...]:
     full={"lengths": ["equal", "pareto", "rising"]},
     needs=[cuda()],
     work=None,
-    tolerance=0.0,
     metrics=[KERNELS],
     cold=False,
     tags=["load_balance", "persistent"],
@@ -70,12 +69,6 @@ def work_queue(rng: Any, *, lengths: str) -> Any:
 
 
 work_queue.reference(lambda rounds, x, y: congruence.advance(x, rounds[:, None]))
-
-
-@work_queue.wrong
-def _without_last(rounds: Any, x: Any, y: Any) -> None:
-    """Leave the last item out: the share was rounded down, or a ticket was taken twice."""
-    y[:-1].copy_(congruence.advance(x[:-1], rounds[:-1, None]))
 
 
 @work_queue.impl
