@@ -72,6 +72,8 @@ def test_doubt_comes_before_a_change_and_no_baseline_and_claims_stay_together() 
     for room_s in range(3, 16):
         chosen = {each.id for each in fit(room_s, claim, past=known).chosen(some)}
         assert (ids[0] in chosen) is (ids[4] in chosen)
+    some += [store_data.variant(f"compute.case{index}", 1) for index in range(6)]
+    assert {each.pack for each in fit(18).chosen(some)} == {"compute", "memory"}
 
 
 def test_over_several_nights_everything_has_its_turn_whatever_is_in_doubt() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -81,10 +82,8 @@ def earlier_runs(folder: Path, run: model.Run) -> Iterator[model.Run]:
 
 
 def _doubt(status: model.Status, verdict: model.Verdict | None) -> str:
-    if status is not model.Status.OK:
-        return status.value
-    if verdict is None:
-        return ""
+    if verdict is None or status is not model.Status.OK:
+        return "" if status is model.Status.OK else status.value
     word = verdict.word
     if verdict.fails or word in {"over-budget", "slower", "unclear"}:
         return word.value
@@ -92,11 +91,14 @@ def _doubt(status: model.Status, verdict: model.Verdict | None) -> str:
 
 
 class _Bundle(NamedTuple):
-    """Variants that stay together; in order of age, by the last run that measured them."""
+    """Variants that stay together; in order of age, by the last run that measured them.
+
+    Of those alike a digest chooses: what there is room for comes from all packs.
+    """
 
     last: str
     cost_s: float
-    name: str
+    digest: str
     urgency: int
     variants: tuple[model.Variant, ...]
 
@@ -132,8 +134,8 @@ class Fit(Struct, frozen=True, kw_only=True):
         left_s = self.room_s
         for some, kept_s in ((oldest[:1], 0.0), (urgent, left_s * (1 - URGENT)), (oldest, 0.0)):
             for each in some:
-                if each.name not in found and each.cost_s <= left_s - kept_s:
-                    found[each.name] = each
+                if each.digest not in found and each.cost_s <= left_s - kept_s:
+                    found[each.digest] = each
                     left_s -= each.cost_s
         return tuple(variant for each in found.values() for variant in each.variants)
 
@@ -228,7 +230,7 @@ class Fit(Struct, frozen=True, kw_only=True):
             yield _Bundle(
                 last=min(past.run if past else "" for past in pasts),
                 cost_s=sum(costs_s[variant.id] for variant in members),
-                name=members[0].id,
+                digest=hashlib.blake2b(members[0].id.encode()).hexdigest(),
                 urgency=min(self._need(variant)[0] for variant in members),
                 variants=members,
             )

@@ -686,11 +686,11 @@ class Work:
                 verdicts = kept | self._judged(Stage.CONFIRM)
             if len(run.results) == len(self.file.run.results):  # no time is left, or no doubt
                 break
+        short = f"{(self.within or self).limit} left no time"  # as it was asked for
         for name in {one.id for one in single} & verdicts.keys():
-            why_not = f"{self.limit} left no time"
-            verdicts[name] = self.judging.unconfirmed(verdicts[name], run, why_not)
+            verdicts[name] = self.judging.unconfirmed(verdicts[name], run, short)
+        why = because("unconfirmed", why=f"{short} to measure it longer")
         for name in {one.id for one in paired} & verdicts.keys():
-            why = because("unconfirmed", why=f"{self.limit} left no time to measure it longer")
             verdicts[name] = _adding(verdicts[name], why)
         # What did not stay says why no pairs were taken, if none were.
         open_ones = {name for name, each in verdicts.items() if not each.word.stayed}

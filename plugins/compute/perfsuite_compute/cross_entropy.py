@@ -105,8 +105,7 @@ cross_entropy.impl(
 @cross_entropy.impl(needs=[*TRITON, package("liger_kernel")])
 def _liger(ctx: Any) -> Any:
     fused = Later("liger_kernel.transformers.functional").liger_fused_linear_cross_entropy
-    # Unasked it adds the weight's gradient up in bf16, and rounds it once a chunk of 64 rows.
-    return partial(_eager, loss_of=partial(fused, accum_dtype=torch.float32))
+    return partial(_eager, loss_of=fused)
 
 
 def _in_chunks(step: Any, x: Any, weight: Any, target: Any, *, moves: bool = True) -> Any:
