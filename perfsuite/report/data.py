@@ -44,8 +44,8 @@ NOTABLE_LOAD_PERCENT = 10
 MOST_WHY = 300
 # Reasons that say why the evidence does not decide.
 DOUBTS = {"clock_lost", "lost", "stored_time", "unconfirmed", "unusable"}
-# What is no reason of a change: its explanation tells the clock, and it was found.
-NO_CHANGE = {"clocks", "detectable"}
+# What is no reason of a change: its explanation tells the clock, it was found, and time may stay.
+NO_CHANGE = {"clocks", "detectable", "within"}
 
 # What is known of the machine: a name, what it was and what it is.
 Fact = tuple[str, str, str]
