@@ -256,8 +256,7 @@ def shifts_of(
 
     def is_told(shift: Shift) -> bool:
         """Say of the device's part of a host's time whether it moved, or may by too few pairs."""
-        is_away = abs(shift.change.theta) > shift.change.threshold
-        is_open = is_away and min(shift.processes) < call
+        is_open = min(shift.processes) < call and abs(shift.change.theta) > shift.change.threshold
         return shift.metric is not DEVICE_TIME or shift.word.moved or is_open
 
     return [*shifts[:1], *filter(is_told, shifts[1:])], reasons
