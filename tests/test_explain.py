@@ -145,6 +145,12 @@ def test_programs_read_it_too(run_view: RunView) -> None:
     found = {one["variant"]: one["why"] for one in json.loads(verdict_json(run_view))["variants"]}
     assert "its code changed: registers 40" in found[VARIANT]
     assert found["memory.stream[op=copy,n=67108864]"] == ""
+    said, time = next((v, v.changes[0]) for v in run_view.run.verdicts if v.variant == VARIANT)
+    stayed = replace(time, theta=0.0, low=-0.01, high=0.01, current=time.baseline)
+    said = replace(said, changes=(stayed, replace(time, metric="device_us")))
+    entries = {one.id: one.entry for one in run_view.variants if one.entry}
+    own = read(run_view.run.having(verdicts=[said]), baselines=entries)
+    assert found[VARIANT] in {one.explanation.text for one in own.variants}
 
 
 def test_the_page_has_kernels_code_earlier_runs_and_the_packs_own_words(run_view: RunView) -> None:

@@ -516,7 +516,7 @@ def signed(time_us: float, like: float | None = None) -> str:
 def section(variant_view: VariantView) -> Markup:
     """Return the variant's section of the page: the headline, kernels before and now, PTX."""
     sides, trace = variant_view.sides, variant_view.trace()
-    explanation = explain(variant_view.change, *sides) if sides else None
+    explanation = explain(variant_view.timing, *sides) if sides else None
     kernels = list(explanation.kernels) if explanation else []
     if not kernels and trace:
         kernels = [KernelChange(Kind.SAME, None, each) for each in trace.kernels]

@@ -222,13 +222,9 @@ def shifts_of(
     ``now`` returns the processes to compare with the entry's, none where the metric is not there.
     """
     case, held = one.variant.case, one.expected
-    times = values_of_entry(entry), now(TIME)
-    found: list[Pairing] = []
-    reasons: list[Reason] = []
-    if all(times):
-        found, reasons = _times(
-            one, entry, (times, (values_of_entry(entry, DEVICE_TIME), now(DEVICE_TIME))), grounds
-        )
+    call = grounds.call if held.in_turns else 0
+    times, awaited = ((values_of_entry(entry, each), now(each)) for each in (TIME, DEVICE_TIME))
+    found, reasons = _times(one, entry, (times, awaited), grounds)
     if case.regime is Regime.SUSTAINED:
         # What back-to-back launches do to the SM clock.
         before, after = map(_ratios, times, grounds.clocks)
@@ -250,16 +246,20 @@ def shifts_of(
             policy=grounds.policy,
             metric=metric,
             follows=follows,
-            call=grounds.call if held.in_turns else 0,
+            call=call,
             elsewhere=held.elsewhere,
             mates=held.board_mates,
         )
         for metric, sides, limits, follows in found
         if all(sides)
     ]
-    # What the host times is judged by it; the device's own part is told where it moved.
-    told = [s for s in shifts[1:] if s.metric is not DEVICE_TIME or s.word.moved]
-    return [*shifts[:1], *told], reasons
+
+    def is_told(shift: Shift) -> bool:
+        """Say of the device's part of a host's time whether it moved, or may by too few pairs."""
+        is_open = min(shift.processes) < call and abs(shift.change.theta) > shift.change.threshold
+        return shift.metric is not DEVICE_TIME or shift.word.moved or is_open
+
+    return [*shifts[:1], *filter(is_told, shifts[1:])], reasons
 
 
 def _times(
@@ -267,6 +267,8 @@ def _times(
 ) -> tuple[list[Pairing], list[Reason]]:
     """Return what of a variant's time is compared: ``both`` are its time, and the device's own."""
     times, awaited = both
+    if not all(times):
+        return [], []
     units, here = ({each.unit for each in side} for side in times)
     if one.variant.case.regime is Regime.END_TO_END and all(awaited) and not units & here - {""}:
         # Host time is another host's there.
@@ -313,8 +315,7 @@ def level_changes(
         for name, metric in old.metrics.items()
         if not metric.values
     }
-    exact = exact_changes(counts, old, variant.case.metrics)
-    return (*(shift.change for shift in shifts), *exact)
+    return (*(shift.change for shift in shifts), *exact_changes(counts, old, variant.case.metrics))
 
 
 def _levels(night: Sequence[Timing]) -> list[Timing]:

@@ -44,8 +44,8 @@ NOTABLE_LOAD_PERCENT = 10
 MOST_WHY = 300
 # Reasons that say why the evidence does not decide.
 DOUBTS = {"clock_lost", "lost", "stored_time", "unconfirmed", "unusable"}
-# What is no reason of a change: its explanation tells the clock, and it was found.
-NO_CHANGE = {"clocks", "detectable"}
+# What is no reason of a change: its explanation tells the clock, it was found, and time may stay.
+NO_CHANGE = {"clocks", "detectable", "within"}
 
 # What is known of the machine: a name, what it was and what it is.
 Fact = tuple[str, str, str]
@@ -215,12 +215,9 @@ class VariantView(model.VariantRun, frozen=True, kw_only=True, dict=True):
     @cached_property
     def middles(self) -> Mapping[str, tuple[float, ...]]:
         """The middle of each process by clock, and by each other metric that has samples."""
-        names = [name for one in self.evidence for block in one.blocks for name in block.metrics]
-        found = {}
-        for metric in dict.fromkeys((TIME, CYCLES, *names)):
-            values = (middle(one, metric) for one in self.evidence)
-            found[metric] = tuple(value for value in values if value is not None)
-        return found
+        names = dict.fromkeys(n for one in self.evidence for b in one.blocks for n in b.metrics)
+        found = {n: [middle(one, n) for one in self.evidence] for n in (TIME, CYCLES, *names)}
+        return {n: tuple(value for value in row if value is not None) for n, row in found.items()}
 
     @cached_property
     def change(self) -> model.Change | None:
@@ -425,10 +422,16 @@ class VariantView(model.VariantRun, frozen=True, kw_only=True, dict=True):
         then = here if self.verdict and self.verdict.in_turns else self.expected.environment
         return SideView.of(entry, then, self.before), now
 
+    @property
+    def timing(self) -> model.Change | None:
+        """The change of time that kernels explain: of the device's own, if that is what moved."""
+        told = self.telling
+        return told if told and told.metric == model.DEVICE_TIME.name else self.change
+
     @cached_property
     def explanation(self) -> Explained:
         """What a change is made of, as far as that is known."""
-        return explained_by(self.change, *self.sides) if self.sides else Explained()
+        return explained_by(self.timing, *self.sides) if self.sides else Explained()
 
     @property
     def because(self) -> str:

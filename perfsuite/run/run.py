@@ -253,8 +253,7 @@ class Judging:
         others = version_changes(one.expected.environment, run.facts.environment)
         told = {reason.kind for reason in verdict.reasons} | {c.metric for c in verdict.changes}
         # No load of the host's loses a metric, moves what is counted or the device's own time.
-        may_be_load = not others and not told & {"lost", DEVICE_TIME.name}
-        may_be_load &= all(each.degrees for each in verdict.changes if each.theta)
+        may_be_load = not (others or is_counted(verdict) or told & {"lost", DEVICE_TIME.name})
         word, kind = Word.ENVIRONMENT, "environment" if others else "environment_unknown"
         if may_be_load and is_host_timed(run.facts.device, one.variant.case.regime.value):
             # Minutes later the host may be a fifth faster: its load is no level, and not recorded.
@@ -277,8 +276,7 @@ class Judging:
 
         What is counted needs no confirmation.
         """
-        is_counted = any(change.theta and not change.degrees for change in verdict.changes)
-        if not verdict.word.moved or is_counted:
+        if not verdict.word.moved or is_counted(verdict):
             return verdict
         told, word = _adding(verdict, because("unconfirmed", why=why)), Word.UNCLEAR
         return replace(told, word=word, fails=word.value in run.settings.policy.fail_on)
@@ -286,6 +284,11 @@ class Judging:
 
 def _adding(verdict: Verdict, why: Reason) -> Verdict:
     return replace(verdict, reasons=(*verdict.reasons, why))
+
+
+def is_counted(verdict: Verdict) -> bool:
+    """Say whether what has no noise moved."""
+    return any(change.theta and not change.degrees for change in verdict.changes)
 
 
 def is_by_stored_time(verdict: Verdict) -> bool:
@@ -858,8 +861,7 @@ class Work:
         same = because("same_in_turns", revision=answer.source, code=str(one.expected.source_a))
         confirmed = replace(mine, confirmation=Confirmation.IN_TURNS)
         # Of what is counted both sides have the same, or the pairs would say that it moved.
-        is_counted = any(change.theta and not change.degrees for change in mine.changes)
-        if is_counted and (answer.word.stayed or answer.word is Word.UNCLEAR):
+        if is_counted(mine) and (answer.word.stayed or answer.word is Word.UNCLEAR):
             return self.judging.environment(confirmed, one, self.file.run)
         if not answer.word.stayed:
             return answer
@@ -874,7 +876,7 @@ class Work:
 
 def is_known(one: VariantRun, verdict: Verdict) -> bool:
     """Say whether the card has a level of its own; what is counted, or was lost, has it on any."""
-    if any(change.theta and not change.degrees for change in verdict.changes):
+    if is_counted(verdict):
         return True
     time = one.entry.metrics.get(TIME.name) if one.entry else None
     units = {process.unit for process in one.last.evidence} if one.last else set()
