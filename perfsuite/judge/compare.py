@@ -278,7 +278,9 @@ def _times(
     work_class = class_of(one.variant, grounds.slug, entry.metrics[TIME.name].center)
     limits = time_limits(work_class, entry, grounds.facts)
     if limits is not LIMITS["paced"]:
-        return [(TIME, times, limits, None), (DEVICE_TIME, awaited, LIMITS["host"], None)], []
+        # A copy from pageable memory is the host's own work, whoever times it.
+        own: list[Pairing] = [(DEVICE_TIME, awaited, LIMITS["host"], None)]
+        return [(TIME, times, limits, None), *(own if work_class != HOST_COPY else [])], []
     # In turns time itself counts as well, with what the clock did to it.
     elapsed: list[Pairing] = [(ELAPSED, times, limits, None)] if one.expected.in_turns else []
     return [(TIME, times, limits, FOLLOWS.get(work_class, MIXED_FOLLOWS)), *elapsed], []

@@ -1,7 +1,11 @@
 """What DSLs of Python compile to, and that a kernel which lost what it was written for is wrong."""
 
 import os
+import shutil
+import sys
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,6 +58,24 @@ def test_products_use_the_tensor_cores_of_the_target(
     assert metrics["tensor_core_ops"] == count
     assert shared in {0, metrics["shared_bytes"]}
     assert 0 < metrics["shared_bytes"] <= 227 << 10
+
+
+@pytest.mark.parametrize("name", dsl.PACKAGES)
+def test_a_longer_name_of_the_checkout_makes_no_code_longer(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Path(module_of(name).__file__ or "")
+    metrics = dsl.read_metrics("add", name, "sm_90a")
+    there = tmp_path / ("a longer name " * 12) / here.name
+    there.parent.mkdir()
+    shutil.copy(here, there)
+    spec = spec_from_file_location(f"perfsuite_codegen.{here.stem}", there)
+    assert spec
+    assert spec.loader
+    module = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    assert dsl.read_metrics("add", name, "sm_90a") == metrics
 
 
 def test_a_lost_vectorisation_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
