@@ -50,7 +50,8 @@ from perfsuite.workers.panel import Panel
 from perfsuite.workers.process import Code, EndedError, Slot, load_catalogue
 from perfsuite.workers.units import Panels
 
-INSTRUMENT = ("devices/*.[pc]*", "engine/*.py", "workers/*.py", "prove/planted.*")
+# What takes samples; the model has how many.
+INSTRUMENT = ("devices/*.[pc]*", "engine/*.py", "workers/*.py", "model.py", "prove/planted.*")
 CHANGE = "change"
 # What is no share of work.
 STRUCTURAL = "structural"
