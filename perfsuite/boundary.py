@@ -17,6 +17,8 @@ MESSAGE_BYTES = 256 << 20
 NAME_CHARACTERS = 200
 TEXT_CHARACTERS = 4_000
 SHOWN_CHARACTERS = 60
+# Of an error the frames that a pack began with, and those that it ended in.
+SHOWN_FRAMES = 6
 PAGE_CHARACTERS = 100_000
 # Whole numbers beyond 64 bits are read as floats, which no counter of ours takes.
 MOST_WHOLE = (1 << 63) - 1
@@ -86,7 +88,11 @@ def print_failure(error: BaseException) -> None:
         each.stack = traceback.StackSummary.from_list(outside)
         each = each.__cause__ or each.__context__
     if told.stack or not isinstance(error, PerfError):
-        print("".join(told.format()), end="", file=sys.stderr)  # noqa: T201
+        lines = [*told.format()]
+        if (more := len(lines) - 2 * SHOWN_FRAMES) > 0:
+            middle = f"  [{more} frames left out]\n"
+            lines = [*lines[:SHOWN_FRAMES], middle, *lines[-SHOWN_FRAMES:]]
+        print("".join(lines), end="", file=sys.stderr)  # noqa: T201
 
 
 def shown(value: object) -> str:

@@ -160,9 +160,9 @@ class Wheel(Record, frozen=True):
 class Source(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Where a pack's code comes from: a commit of its own repository, or an installed wheel.
 
-    ``tree`` is git's id of all that the commit holds, or a digest of it without other packs'
-    folders: what tells the pack's code from another. What ``is_changed`` is in no commit of the
-    user's: ``commit`` is one of ours then, under refs/perfsuite, or nothing if none could be kept.
+    ``tree`` is a digest of those of the commit's files that the pack may use: what tells its code
+    from another. What ``is_changed`` is in no commit of the user's: ``commit`` is one of ours then,
+    under refs/perfsuite, or nothing if none could be kept.
     """
 
     commit: str = ""

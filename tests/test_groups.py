@@ -61,6 +61,8 @@ def test_a_run_is_told_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     slower, faster, *same = groups_of(run_view)
     assert slower.outcome.translate(PLAIN) == "10 of 17 slower by 7.1 to 10.5 % (median 9.9 %)"
     assert slower.cause.translate(PLAIN).startswith("block 128x1x1 -> 256x1x1, ")
+    # What differs makes nothing unclear: the first one's doubt does.
+    assert slower._replace(mark=MARKS["unclear"]).cause.startswith(f"{slower.first.id}: ")
     assert slower.rest.translate(PLAIN) == "23 others of memory.stream the same within 0.58 %"
     assert slower.views[-1].cause.endswith("fall into two groups: 194.8 us and 200.1 us")
     found = [slower, slower._replace(mark=MARKS["environment"]), slower]  # two fail, one does not

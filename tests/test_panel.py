@@ -21,7 +21,7 @@ import pytest
 from msgspec import structs
 from store_data import made
 
-from perfsuite.boundary import OURS, DeviceError
+from perfsuite.boundary import OURS, DeviceError, print_failure
 from perfsuite.model import (
     Block,
     Evidence,
@@ -400,6 +400,19 @@ def test_tail_is_the_end_of_the_output_with_the_innermost_frames() -> None:
     assert ("in main40\n" in kept, "in main5\n" in share, "in ours" in kept) == (True, True, False)
     assert (len(kept), len(share), "numpy" in whole, len(end)) == (4000, 500, False, 4000)
     assert end.endswith("\u00e9\ufffd end")
+
+
+def test_of_a_library_s_many_frames_the_ends_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    scope: dict[str, Any] = {"f": lambda: 1 / 0}
+    for n in range(20):
+        scope[f"f{n}"] = scope["f"]
+        exec(compile("\n" * n + f"def f(): f{n}()", "deep.py", "exec"), scope)  # noqa: S102
+    with pytest.raises(ZeroDivisionError) as caught:
+        scope["f"]()
+    print_failure(caught.value)
+    said = capsys.readouterr().err
+    assert [n for n in range(1, 21) if f"line {n}, in f" in said] == [1, 2, 3, 4, 17, 18, 19, 20]
+    assert "  [12 frames left out]\n" in said
 
 
 def test_workers_get_one_gpu_or_none_their_share_and_this_perfsuite(

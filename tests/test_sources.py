@@ -109,9 +109,7 @@ def refused(config: Config, source: Source) -> dict[str, Any]:
 
 def test_a_clean_commit_and_a_changed_tree_are_told_apart(project: Path) -> None:
     clean = now(project)
-    assert clean == Source(
-        commit=git(project, "rev-parse", "HEAD"), tree=git(project, "rev-parse", "HEAD^{tree}")
-    )
+    assert clean == Source(commit=git(project, "rev-parse", "HEAD"), tree=clean.tree)
     # What a run writes, or any file that is no code, is no change.
     (project / ".gitignore").write_text("__pycache__/\n", encoding="utf-8")
     (project / "baselines" / "cpu").mkdir(parents=True)
@@ -133,7 +131,6 @@ def test_a_clean_commit_and_a_changed_tree_are_told_apart(project: Path) -> None
     assert names == {*tracked, "new.py", "notes.txt", "odd *[name]\n.py"}
     assert git(project, "show", f"{found.commit}:speed.py") == PLANTED.strip()
     assert git(project, "rev-parse", f"{found.commit}^") == git(project, "rev-parse", "HEAD")
-    assert git(project, "rev-parse", f"{found.commit}^{{tree}}") == found.tree
     # The same tree is the same commit, and the same code as a commit of it.
     assert now(project, report=project / "reports") == found
     git(project, "checkout", "--quiet", "baselines")
@@ -161,6 +158,9 @@ def test_a_packs_code_is_its_repository_but_for_other_packs_that_it_does_not_nam
         write(home, **{name: text})
         packs.append(Pack(name=name, origin=f"module:{name}@{home}"))
     packs.append(structs.replace(packs[1], name="all", wants_kernels=True))
+    (project / "tests").mkdir()
+    (project / "tests/perf.py").touch()
+    packs.append(Pack(name="tested", origin=f"file:{project}/tests/perf.py"))
     commit(project)
 
     def changed(name: str) -> set[str]:
@@ -170,14 +170,21 @@ def test_a_packs_code_is_its_repository_but_for_other_packs_that_it_does_not_nam
         found = sources_of(replace(asked(project), packs=(*packs,)), [])[0]
         return {name for name in found if not is_same_code(before[name], found[name])}
 
-    assert changed("plugins/alone/alone.py") == {"alone", "all", "top"}
-    assert changed("plugins/base/base.py") == {"base", "used", "user", "all", "top"}
-    assert changed("speed.py") == {"alone", "base", "used", "user", "all", "top"}
+    wide = {"all", "tested", "top"}
+    assert changed("plugins/alone/alone.py") == {"alone", *wide}
+    assert changed("plugins/base/base.py") == {"base", "used", "user", *wide}
+    assert changed("speed.py") == {"alone", "base", "used", "user", *wide}
+    # What is accepted or written, documents, tests and a workflow are code of none.
+    others = ("baselines/a.json", "docs/conf.py", "README.md", "plugins/user/tests/test_a.py")
+    for name in (*others, ".github/run.py"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        assert changed(name) == set()
+    assert changed("tests/helper.py") == {"tested"}
     every = sources_of(replace(asked(project), packs=(*packs,)), [])[0]
     assert sources_of(replace(asked(project), packs=(packs[2],)), [])[0] == {"user": every["user"]}
-    # Where git finds no name of the pack itself, it has not said what the pack names.
+    # A folder that declares no pack is no pack's own.
     (project / "plugins/alone/pyproject.toml").write_text("", "utf-8")
-    assert changed("plugins/user/user.py") == {"alone", "user", "all", "top"}
+    assert changed("plugins/user/user.py") == {"alone", "user", *wide}
 
 
 def test_a_code_file_alone_that_git_does_not_know_changes_the_tree(project: Path) -> None:

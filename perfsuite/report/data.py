@@ -43,7 +43,7 @@ NOTABLE_LOAD_PERCENT = 10
 # A headline has room for so much of a cause.
 MOST_WHY = 300
 # Reasons that say why the evidence does not decide.
-DOUBTS = {"clock_lost", "lost", "stored_time", "unconfirmed", "unusable"}
+DOUBTS = {"clock_lost", "lost", "no_turns", "stored_time", "too_many", "unconfirmed", "unusable"}
 # What is no reason of a change: its explanation tells the clock, it was found, and time may stay.
 NO_CHANGE = {"clocks", "detectable", "within"}
 
@@ -450,10 +450,9 @@ class VariantView(model.VariantRun, frozen=True, kw_only=True, dict=True):
             load = max((each.foreign_percent or 0.0 for each in self.health), default=0.0)
             others = f"load by others up to {view.number(load, 0)}{view.SPACE}%"
             told = [others] * (load >= NOTABLE_LOAD_PERCENT)
-            if self.telling is None:
-                told.append(self.reason)
-            else:
-                told += [view.sentence(each) for each in reasons if each.kind in DOUBTS]
+            doubts = [view.sentence(each) for each in reasons if each.kind in DOUBTS]
+            told += doubts or [self.reason] * (self.telling is None)
+            if self.telling:
                 told.append(self.explanation.doubt)
                 found, most = self.telling, view.share(self.telling.threshold)
                 ends = view.interval(found.low, found.high)

@@ -142,7 +142,9 @@ class Group(NamedTuple):
             return ""
         if len(self.views) == 1:
             return self.first.cause
-        if facts := list(common([one.explanation.facts for one in self.views])):
+        facts = list(common([one.explanation.facts for one in self.views]))
+        # What differs makes nothing unclear.
+        if facts and self.mark.tone != "unclear":
             shares = sorted(min(1.0, max(0.0, one.explanation.share or 0.0)) for one in self.views)
             ends = " to ".join(dict.fromkeys(view.share(shares[at]) for at in (0, -1)))
             is_traced = any(one.explanation.share is not None for one in self.views)

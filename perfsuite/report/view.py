@@ -358,7 +358,7 @@ SENTENCES: Mapping[str, str] = {
     "same_code": "same code as the baseline, {code}, which no number of this device has",
     "same_code_host": "the code is as fast as that of {code}; the host's load may be the rest",
     "same_code_noisy": "same code as the baseline, {code}; too noisy to judge the environment",
-    "too_many": "not measured beside {code}: {most} newer codes were",
+    "too_many": "not measured beside {code}: a run takes {most} commits, and newer ones came first",
     "measured": "{revision} was measured for {count} of {total} variants: {why}; do: {remedy}",
     "other_side": "{revision}: {why}",
     "unmeasured": "{revision} was not measured: {why}; do: {remedy}",

@@ -20,7 +20,7 @@ from zipfile import BadZipFile
 from msgspec.structs import replace
 from packaging.requirements import Requirement
 
-from perfsuite.boundary import PerfError, UsageError
+from perfsuite.boundary import OURS, PerfError, UsageError
 from perfsuite.model import (
     SHORT_COMMIT,
     Pack,
@@ -348,7 +348,7 @@ def sources_of(config: Config, notes: list[str]) -> tuple[dict[str, Source], dic
     apart = [path.resolve() for path in written]
     usable = [pack for pack in config.packs if not pack.error]
     found = {name: Source(wheel=wheel) for name, wheel in wheels_of(usable).items()}
-    known, homes = dict[Path, Source](), dict[Path, dict[str, Path]]()
+    known, files = dict[Path, Source](), dict[Path, dict[str, Path]]()
     for pack in (pack for pack in usable if pack.name not in found):
         file, repository = file_of(pack), _repository_of(pack)
         if file is None or repository is None:
@@ -359,15 +359,14 @@ def sources_of(config: Config, notes: list[str]) -> tuple[dict[str, Source], dic
             with _noting(notes):
                 known[repository] = source_in(repository, apart)
         found[pack.name] = known[repository]
-        inside = (each for each in file.parents if repository in each.parents)
-        home = next((each for each in inside if (each / "pyproject.toml").is_file()), None)
-        if home and not pack.wants_kernels:
-            homes.setdefault(repository, {})[pack.name] = home
-    for repository, own in homes.items():
-        commit = known[repository].commit
-        for name, tree in (own_trees(repository, commit, own) if commit else {}).items():
+        # Who makes cases of the kernels of all packs uses all of them.
+        own = Path(repository, file.name) if pack.wants_kernels else file.resolve()
+        files.setdefault(repository, {})[pack.name] = own
+    kept = {top: source for top, source in known.items() if source.commit}
+    for top, source in kept.items():
+        for name, tree in own_trees(top, source.commit, files[top], [*apart, OURS]).items():
             found[name] = replace(found[name], tree=tree)
-    return found, {top: s.commit for top, s in known.items() if s.is_changed and s.commit}
+    return found, {top: source.commit for top, source in kept.items() if source.is_changed}
 
 
 def is_same_code(one: Source | None, other: Source | None) -> bool:

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import cache
 from operator import itemgetter
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from perfsuite.boundary import UsageError, plain
 from perfsuite.model import Pack, Revision, Source, Variant
@@ -45,7 +45,8 @@ CODE |= {".inl", ".pxd", ".py", ".pyx", ".rs"}
 DATA = frozenset({".csv", ".json", ".npy", ".npz", ".toml", ".yaml", ".yml"})
 DIGITS = 12
 # What lies in any pack's folder, and is imported by none.
-NO_MODULES = frozenset({"conftest", "docs", "setup", "tests"})
+UNUSED, DOCUMENTS = frozenset({"docs", "tests"}), frozenset({".md", ".rst"})
+NO_MODULES = UNUSED | {"conftest", "setup"}
 # Changed trees that were measured, by run. No push takes them along but one of --mirror.
 # Each is a commit of what it changed alone: so many outlast whatever a run is compared with.
 REFS, MOST_REFS = "refs/perfsuite", 1000
@@ -211,7 +212,7 @@ def source_in(repository: Path, apart: Sequence[Path]) -> Source:
     # Of what git does not know only code makes a tree another one: a run may leave any file.
     is_changed = not head or any(file.suffix in CODE for file in unknown)
     if not is_changed and not git(repository, "diff", "--name-only", "HEAD", *code):
-        return Source(commit=head, tree=git(repository, "rev-parse", "HEAD^{tree}"))
+        return Source(commit=head)
     size = sum(file.lstat().st_size for file in unknown if file.is_file())
     if size > MOST_UNKNOWN_BYTES:
         told = f"{size >> 20} MiB are in files that git does not know"
@@ -234,39 +235,58 @@ def source_in(repository: Path, apart: Sequence[Path]) -> Source:
     if head and tree == git(repository, "rev-parse", "HEAD^{tree}"):
         told = "what is changed lies in a submodule"
         raise UsageError(told, where=str(repository), remedy="commit it there")
-    return Source(commit=commit, tree=tree, is_changed=True)
+    return Source(commit=commit, is_changed=True)
 
 
 # What declares a pack, and where.
 PACK, FILE = "[project.entry-points.perfsuite]", "pyproject.toml"
 
 
-def own_trees(repository: Path, commit: str, homes: Mapping[str, Path]) -> dict[str, str]:
-    """Return by pack what tells its code from another: all of the commit but other packs' folders.
+def own_trees(
+    repository: Path, commit: str, files: Mapping[str, Path], apart: Sequence[Path]
+) -> dict[str, str]:
+    """Return by pack what tells its code from another: the files of a commit that it may use.
 
-    ``homes`` are the folders of packs that have one to themselves; others' count whether or not a
-    run has them. Those stay whose modules the pack names anywhere, and those that these name.
+    ``files`` are the packs' own. A pack in a folder with a pyproject.toml does not use other such
+    folders of packs, whether or not a run has them, but those whose modules it names anywhere, and
+    those that these name. No pack uses what lies ``apart``, documents, tests and what is hidden,
+    unless it lies there itself.
     """
-    files = git(repository, "ls-tree", "-rz", commit).split("\0")
-    mine = {name: f"{home.relative_to(repository)}/" for name, home in homes.items()}
+    listed = git(repository, "ls-tree", "-rz", commit).split("\0")
+    names = [each.partition("\t")[2] for each in listed]
+    written = [f"{each.relative_to(repository)}/" for each in apart if repository in each.parents]
     packs = _asked(repository, "grep", "-lF", PACK, commit, "--", f"*/{FILE}").splitlines()
-    folders = {*mine.values(), *(each.partition(":")[2].removesuffix(FILE) for each in packs)}
+    folders = {each.partition(":")[2].removesuffix(FILE) for each in packs}
     modules, named, trees = dict[str, set[str]](), dict[str, set[str]](), {}
     for folder in folders:
-        module = re.compile(rf"[^\t]+\t{re.escape(folder)}(?:src/)?(\w+)(?:/.*)?\.py")
-        modules[folder] = {found[1] for found in map(module.fullmatch, files) if found} - NO_MODULES
+        module = re.compile(rf"{re.escape(folder)}(?:src/)?(\w+)(?:/.*)?\.py")
+        modules[folder] = {found[1] for found in map(module.fullmatch, names) if found} - NO_MODULES
     words = "|".join(set().union(*modules.values()))
     for folder in folders:
         named[folder] = {*_asked(repository, "grep", "-haowE", words, commit, "--", folder).split()}
-    # Each one's own pyproject.toml names it, or git has not said what is named.
-    for name in (name for name, folder in mine.items() if named[folder] & modules[folder]):
-        near = {mine[name]}
+    for pack, file in files.items():
+        own = str(file.relative_to(repository))
+        near = {each for each in folders if own.startswith(each)}
+        # Each one's own pyproject.toml names it, or git has not said what is named.
+        is_told = any(named[each] & modules[each] for each in near)
         while more := {o for o in folders for n in near if modules[o] & named[n]} - near:
             near |= more
-        apart = [each for each in folders if not any(kept.startswith(each) for kept in near)]
-        kept = [file for file in files if not file.partition("\t")[2].startswith((*apart,))]
-        trees[name] = hashlib.sha256("\0".join(kept).encode(errors="surrogateescape")).hexdigest()
+        others = [o for o in folders if is_told and not any(kept.startswith(o) for kept in near)]
+        kept = [
+            each
+            for each, name in zip(listed, names, strict=True)
+            if not name.startswith((*written, *others)) and _is_of_use(name, own)
+        ]
+        trees[pack] = hashlib.sha256("\0".join(kept).encode(errors="surrogateescape")).hexdigest()
     return trees
+
+
+def _is_of_use(name: str, own: str) -> bool:
+    """Say whether a pack, whose ``own`` file is named, may use a file of its repository."""
+    above = [each for each in PurePosixPath(name).parents if each.name]
+    left_out = (each for each in above if each.name in UNUSED or each.name.startswith("."))
+    is_inside = all(own.startswith(f"{each}/") for each in left_out)
+    return is_inside and PurePosixPath(name).suffix not in DOCUMENTS
 
 
 def hold(repository: Path, run: str, commit: str) -> None:
