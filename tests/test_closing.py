@@ -64,6 +64,17 @@ def test_the_report_is_named_and_what_to_do_next(
         assert line.startswith("next") or f'class="copied">{line.strip()}</code></li>' in page
 
 
+def test_what_another_sku_s_baselines_hold_is_no_reason_to_accept(tmp_path: Path) -> None:
+    outcome = outcome_of(tmp_path, Word.NEW, Word.NEW, Word.SAME)
+    expected = {
+        one.id: structs.replace(one.expected, slug="nvidia-h200" if one.entry else "")
+        for one in outcome.run.variants
+    }
+    run = Basis(expected=expected).hold(outcome.run)
+    lines = close(replace(outcome, run=run), replace(OPTIONS, report=tmp_path)).lines
+    assert any(line.startswith("next: run again to compare") for line in lines)
+
+
 def test_what_is_unclear_is_told_how_it_is_decided(tmp_path: Path) -> None:
     outcome = outcome_of(tmp_path, Word.UNCLEAR)
     lines = close(outcome, replace(OPTIONS, report=tmp_path)).lines

@@ -271,8 +271,8 @@ def _accepted(run_view: RunView, tones: set[str]) -> Iterator[Step]:
     """Offer to accept a run; nobody is asked to accept what did not change, or what is wrong."""
     accept = f'perfsuite baseline accept {run_view.run.id} --reason "..."'
     words = run_view.counts
-    # Where a SKU has baselines, what they lack is compared with nothing, however often it runs.
-    is_first = not any(one.expected.slug for one in run_view.ran)
+    # What the baselines of its own SKU lack is compared with nothing, however often it runs.
+    is_first = not any(o.expected.slug for o in run_view.ran if o.mark.word == "new")
     if is_first and 2 * words["new"] >= len(run_view.ran) > 0 and not tones:
         yield Step("run again to compare with this run, or accept it", accept)
     elif tones - {"unclear", "faster"}:
