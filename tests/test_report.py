@@ -353,6 +353,10 @@ def test_the_first_screen_is_the_answer() -> None:
     told = answer(read(run, baselines=entries, source="baseline nvidia-h200"))
     assert "memory.stream 2 of 3 slower by 2.1 % all fail" in told
     assert "1 unchanged. The same within 0.19 %." in told
+    coded = [replace(v, word=Word.SAME_CODE) if v.word is Word.SAME else v for v in run.verdicts]
+    of_code = answer(read(run.having(verdicts=coded), baselines=entries))
+    assert "1 of the same code. Their environment is not judged." in of_code
+    assert "unchanged" not in of_code
     assert "9c1e4f70a2b8 against 41b7c2d9e6f0, baseline nvidia-h200, measured 2026-11-20" in told
     assert "torch 2.1 \u2192 2.11.0" in told
     near = [Reason(kind, {"share": 0.004}) for kind in ("detectable", "within")]
