@@ -343,10 +343,12 @@ def sources_of(config: Config, notes: list[str]) -> tuple[dict[str, Source], dic
 
     Nothing is known of what is in no repository, and not in a wheel. What cannot be kept is noted.
     """
-    # What runs write there says nothing of the code.
-    written = (config.root / STATE_FOLDER, config.report, *config.baselines)
-    apart = [path.resolve() for path in written]
     usable = [pack for pack in config.packs if not pack.error]
+    packs = [file.resolve() for pack in usable if (file := file_of(pack))]
+    # What runs write there says nothing of the code, unless a pack lies there as well.
+    written = (config.root / STATE_FOLDER, config.report, *config.baselines)
+    places = [path.resolve() for path in written]
+    apart = [each for each in places if not any(file.is_relative_to(each) for file in packs)]
     found = {name: Source(wheel=wheel) for name, wheel in wheels_of(usable).items()}
     known, files = dict[Path, Source](), dict[Path, dict[str, Path]]()
     for pack in (pack for pack in usable if pack.name not in found):
@@ -364,7 +366,7 @@ def sources_of(config: Config, notes: list[str]) -> tuple[dict[str, Source], dic
         files.setdefault(repository, {})[pack.name] = own
     kept = {top: source for top, source in known.items() if source.commit}
     for top, source in kept.items():
-        for name, tree in own_trees(top, source.commit, files[top], [*apart, OURS]).items():
+        for name, tree in own_trees(top, source.commit, files[top], [*places, OURS]).items():
             found[name] = replace(found[name], tree=tree)
     return found, {top: source.commit for top, source in kept.items() if source.is_changed}
 

@@ -272,10 +272,11 @@ def own_trees(
         while more := {o for o in folders for n in near if modules[o] & named[n]} - near:
             near |= more
         others = [o for o in folders if is_told and not any(kept.startswith(o) for kept in near)]
+        others += [each for each in written if not own.startswith(each)]
         kept = [
             each
             for each, name in zip(listed, names, strict=True)
-            if not name.startswith((*written, *others)) and _is_of_use(name, own)
+            if not name.startswith((*others,)) and _is_of_use(name, own)
         ]
         trees[pack] = hashlib.sha256("\0".join(kept).encode(errors="surrogateescape")).hexdigest()
     return trees
