@@ -180,15 +180,15 @@ def test_a_packs_code_is_its_repository_but_for_other_packs_that_it_does_not_nam
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         assert changed(name) == set()
     assert changed("tests/helper.py") == {"tested"}
-    packs.append(Pack(name="beside", origin=f"file:{project}/baselines/perf.py"))
-    (project / "baselines/perf.py").touch()
-    commit(project)
-    assert "beside" in changed("baselines/perf.py")
     every = sources_of(replace(asked(project), packs=(*packs,)), [])[0]
     assert sources_of(replace(asked(project), packs=(packs[2],)), [])[0] == {"user": every["user"]}
     # A folder that declares no pack is no pack's own.
     (project / "plugins/alone/pyproject.toml").write_text("", "utf-8")
     assert changed("plugins/user/user.py") == {"alone", "user", *wide}
+    packs.append(Pack(name="beside", origin=f"file:{project}/baselines/perf.py"))
+    (project / "baselines/perf.py").touch()
+    commit(project)
+    assert "beside" in changed("baselines/perf.py")
 
 
 def test_a_code_file_alone_that_git_does_not_know_changes_the_tree(project: Path) -> None:
