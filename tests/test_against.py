@@ -373,6 +373,7 @@ def test_the_same_code_on_a_card_never_seen_has_an_environment_that_nobody_judge
     elsewhere: Path,
 ) -> None:
     scaled(elsewhere, 0.96)
+    commit(elsewhere, more="")
     run = measure(elsewhere).run
     assert set(words(run).values()) == {"same-code"}
     for each in run.verdicts:
@@ -381,11 +382,11 @@ def test_the_same_code_on_a_card_never_seen_has_an_environment_that_nobody_judge
 
 
 @pytest.mark.parametrize("kind", ["environment", "environment_unknown"])
-@pytest.mark.parametrize("is_committed", [True, False])
+@pytest.mark.parametrize("is_paired", [True, False])
 def test_what_moved_although_its_code_is_the_same_is_the_environment_s(
-    project: Path, kind: str, *, is_committed: bool
+    project: Path, kind: str, *, is_paired: bool
 ) -> None:
-    """With the entry's own commit, and in pairs with it."""
+    """With the entry's own code, and in pairs with it."""
     accept(measure(project).run, project / "baselines", reason="made up", by="t")
     for file in (project / "baselines").rglob("runs/*.json"):
         facts = json.loads(file.read_text(encoding="utf-8"))
@@ -393,15 +394,15 @@ def test_what_moved_although_its_code_is_the_same_is_the_environment_s(
         environment = environment if kind == "environment" else {}
         file.write_text(json.dumps({**facts, "environment": environment}), encoding="utf-8")
     scaled(project, 0.96)
-    if not is_committed:
-        git(project, "reset", "--quiet", "--soft", "HEAD~")
+    if is_paired:
+        commit(project, more="")
     for fail_on, fails in (((), False), (("environment",), True)):
         run = measure(project, settings=failing_by(*fail_on)).run
         assert set(words(run).values()) == {"environment"}
         for each in run.verdicts:
             assert each.fails is fails
             assert each.changes[0].theta == pytest.approx(1 / 0.96 - 1, abs=0.005)
-            assert (each.confirmation is model.Confirmation.IN_TURNS) is is_committed
+            assert (each.confirmation is model.Confirmation.IN_TURNS) is is_paired
             (reason,) = (one for one in each.reasons if one.kind == kind)
             told = ("driver fake 0.9 -> fake 1.0",) if kind == "environment" else ()
             assert reason.facts["differing"] == told
@@ -413,8 +414,10 @@ def test_what_the_host_times_has_its_load_in_it_unless_something_known_changed(
     commit(project, acme=PACK.replace("source=", 'regime="end_to_end", source='))
     accept(measure(project).run, project / "baselines", reason="made up", by="t")
     scaled(project, 0.8)
+    commit(project, more="")
     paired = measure(project).run
-    git(project, "reset", "--quiet", "--soft", "HEAD~")
+    assert {v.confirmation for v in paired.verdicts} == {model.Confirmation.IN_TURNS}
+    git(project, "reset", "--quiet", "--hard", "HEAD~")
     run = measure(project, settings=failing_by("slower", "environment")).run
     merged = whole_of(split(run, unit=run.facts.unit), project).run
     for each in (*paired.verdicts, *run.verdicts, *merged.verdicts):
@@ -500,6 +503,7 @@ def test_a_crowd_on_a_card_never_seen_is_not_called_slower(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scaled(elsewhere, 0.85)
+    commit(elsewhere, more="")
     monkeypatch.setattr("perfsuite.run.run.chosen_of", lambda some, *_: [*some[:1]])
     run = measure(elsewhere).run
     assert {each.word for each in run.verdicts} == {model.Word.SAME_CODE}
