@@ -42,7 +42,7 @@ Dim = int | tuple[int, ...]
 
 
 @dataclass(slots=True)
-class CudaContext(protocol.PlainContext):
+class CudaContext(protocol.Context):
     """A builder's context on a GPU; ``loaded`` returns each kernel that it compiled."""
 
     loaded: list[Callable[[], protocol.Loaded]] = field(default_factory=list)
@@ -443,7 +443,7 @@ class CudaDevice(tensors.TensorDevice):
                 torch.cuda.synchronize()
 
         if backend == "host":
-            return protocol.Issued(await_each, launches, "host")
+            return protocol.Group(await_each, launches, "host")
         if backend == "graph":
             replay: Callable[[], None] | None = None
             with contextlib.suppress(RuntimeError):
@@ -451,8 +451,8 @@ class CudaDevice(tensors.TensorDevice):
             torch.cuda.synchronize()
             # A graph, unless one rank's capture failed.
             if not self._gang.agree(float(replay is None)) and replay is not None:
-                return protocol.Issued(replay, launches, "graph", returned)
-        return protocol.Issued(lambda: self._watch.stamped(issue), launches, "loop")
+                return protocol.Group(replay, launches, "graph", returned)
+        return protocol.Group(lambda: self._watch.stamped(issue), launches, "loop")
 
     def sample(
         self, group: protocol.Group, count: int, *, regime: Regime, spin_us: float, flush: bool
@@ -479,7 +479,7 @@ class CudaDevice(tensors.TensorDevice):
 
     def again(self, group: protocol.Group, fn: protocol.Fn, arguments: protocol.Arguments) -> Any:
         """Replay a graph, and return what the last launch in it writes; else launch."""
-        if not isinstance(group, protocol.Issued) or group.backend != "graph":
+        if group.backend != "graph":
             return fn(*arguments)
         group()
         return group.returned[-1]

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from perfsuite.boundary import CaseError
-from perfsuite.devices.protocol import Comparison, Device, Fn, Gang, Group, Issued, Rng, Sets
+from perfsuite.devices.protocol import Comparison, Device, Fn, Gang, Group, Rng, Sets
 
 # What nobody can write into says all there is to say of it.
 FROZEN = (bool, int, float, complex, str, bytes, range, type(None))
@@ -474,7 +474,7 @@ class PlainDevice(Device):
             for index in range(launches):
                 fn(*sets[index % len(sets)])
 
-        return Issued(issue, launches, backend)
+        return Group(issue, launches, backend)
 
     def agree(self, value: float) -> float:
         """Return the largest value among the ranks."""

@@ -103,43 +103,13 @@ class Rng(Protocol):
         """An output, to be written by the launch."""
 
 
-class Context(Protocol):
+@dataclass(slots=True)
+class Context:
     """What a case's builder is handed; ``rank`` of ``ranks`` is 0 of 1 where no gang is needed.
 
     ``seed`` and the inputs made from it are the same on all ranks: what shall differ by rank is
     derived from ``rank``, so that the reference can derive the others' data too.
     """
-
-    device: str
-    place: str
-    arch: str
-    seed: int
-    rank: int
-    ranks: int
-
-    def load_cuda(
-        self, path: str | Path, name: str, *, options: Sequence[str] = ()
-    ) -> Callable[..., None]:
-        """Compile a kernel of a .cu file; the result launches as ``k(grid, block, *args)``.
-
-        ``grid`` and ``block`` are ints or tuples, ``shared_bytes=`` sets dynamic shared memory;
-        tensors pass their pointer, ints become int64 unless wrapped in a ctypes or numpy scalar.
-        """
-
-
-class Group(Protocol):
-    """Launches that are timed as one sample."""
-
-    launches: int
-    backend: str
-
-    def __call__(self) -> None:
-        """Issue all launches of the group."""
-
-
-@dataclass(slots=True)
-class PlainContext:
-    """A builder's context where no CUDA kernel can run."""
 
     seed: int
     device: str
@@ -151,16 +121,22 @@ class PlainContext:
     def load_cuda(
         self, path: str | Path, name: str, *, options: Sequence[str] = ()
     ) -> Callable[..., None]:
-        """Refuse: there is no GPU here."""
+        """Compile a kernel of a .cu file; the result launches as ``k(grid, block, *args)``.
+
+        ``grid`` and ``block`` are ints or tuples, ``shared_bytes=`` sets dynamic shared memory;
+        tensors pass their pointer, ints become int64 unless wrapped in a ctypes or numpy scalar.
+        ``DeviceError`` where no CUDA kernel can run.
+        """
         what = f"device {self.device!r} cannot run kernel {name!r}"
         raise DeviceError(what, where=str(path), remedy="give it needs=[perfsuite.cuda()]")
 
 
 @dataclass(slots=True)
-class Issued:
-    """Launches that one call issues: a loop, a captured graph, or calls awaited one by one.
+class Group:
+    """Launches that are timed as one sample, and that one call issues.
 
-    ``returned`` ends with what the last launch of a graph returned.
+    They are a loop, a captured graph, or calls awaited one by one. ``returned`` ends with what the
+    last launch of a graph returned.
     """
 
     issue: Callable[[], object]
@@ -668,10 +644,8 @@ def facts_faults(device: Device) -> Iterator[str]:
         yield f"facts() returned {shown(facts)}, no sound DeviceFacts: {error}"
         return
     # A folder of baselines has the name, a file of locks the unit.
-    for key, text, is_path in (
-        ("name", facts.name, False),
-        ("unit", facts.unit, "/" in facts.unit),
-    ):
+    for key, text in {"name": facts.name, "unit": facts.unit}.items():
+        is_path = key == "unit" and "/" in text
         if is_path or len(text) > MOST_NAME or not text.isprintable():
             yield f"facts().{key} is {text[:MOST_NAME]!r}: a short text of one line, no path"
     if facts != device.facts():

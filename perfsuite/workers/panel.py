@@ -25,6 +25,7 @@ from perfsuite import model
 from perfsuite.boundary import CaseError, DeviceError
 from perfsuite.engine.check import Checked
 from perfsuite.engine.trace import Anatomy
+from perfsuite.stats import grouped
 from perfsuite.store.files import Closable
 from perfsuite.workers import process
 from perfsuite.workers.messages import Job
@@ -367,11 +368,8 @@ class Panel(Closable):
 
     def _planned(self, works: Iterable[Work], processes: int) -> Iterator[Wave]:
         """Yield all waves in their order: those of what shares a gang together."""
-        groups: dict[tuple[object, ...], list[Work]] = {}
-        for work in works:
-            groups.setdefault(work.kind, []).append(work)
         slots = len(self.slots)
-        for group in groups.values():
+        for group in grouped(works, lambda work: work.kind).values():
             variant, stage = group[0].variant, group[0].stage
             is_alone = variant.is_gang or not self._fits(Wave(group[0], ()))
             is_compared = any(work.rival is not None for work in group)

@@ -23,7 +23,7 @@ from perfsuite import model
 from perfsuite.boundary import DeviceError, UsageError, from_environment, hidden, plain
 from perfsuite.devices.protocol import automatic, listed
 from perfsuite.packs.load import chosen_accelerator
-from perfsuite.stats import Variance
+from perfsuite.stats import Variance, grouped
 from perfsuite.store.files import Closable
 from perfsuite.workers.panel import Panel
 from perfsuite.workers.process import Code, Setup, gang_unit
@@ -126,10 +126,7 @@ def resolved(
 
 def products_of(gpus: Sequence[model.Gpu]) -> tuple[tuple[model.Gpu, ...], ...]:
     """Return the GPUs by product, the first one's first: a run has one SKU."""
-    found: dict[str, list[model.Gpu]] = {}
-    for gpu in gpus:
-        found.setdefault(gpu.name, []).append(gpu)
-    return tuple(map(tuple, found.values()))
+    return tuple(map(tuple, grouped(gpus, lambda gpu: gpu.name).values()))
 
 
 def idle_gpus(panels: Sequence[Panel], gpus: Sequence[model.Gpu]) -> Iterator[str]:
