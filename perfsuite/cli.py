@@ -30,27 +30,12 @@ from msgspec.structs import replace
 from typer.core import TyperArgument
 
 import perfsuite
+from perfsuite import model
 from perfsuite.boundary import PerfError, StoreError, UsageError, from_environment, user_name
 from perfsuite.devices.protocol import Gang, join_elastic, listed
 from perfsuite.hooks import features
 from perfsuite.judge.noise import entries_of
 from perfsuite.judge.verdict import judge
-from perfsuite.model import (
-    BUILT_IN_DEVICES,
-    BaselineMetric,
-    DeviceFacts,
-    Evidence,
-    Expected,
-    Pack,
-    Regime,
-    Result,
-    Run,
-    Settings,
-    Status,
-    Tier,
-    Variant,
-    because,
-)
 from perfsuite.packs import GRAMMAR
 from perfsuite.packs.find import TAKEN_NAMES, discover
 from perfsuite.packs.select import missing_need, missing_of
@@ -130,12 +115,12 @@ Newest = Annotated[
 _select = typer.Option("--select", metavar="EXPR", help=f"As --perf-select: {GRAMMAR}")
 Select = Annotated[str, _select]
 Selected = Annotated[list[str] | None, _select]
-TierOption = Annotated[Tier, typer.Option(help="How many values of each axis")]
+TierOption = Annotated[model.Tier, typer.Option(help="How many values of each axis")]
 
 
 @app.command()
 def doctor(
-    tier: TierOption = Tier.NIGHTLY,
+    tier: TierOption = model.Tier.NIGHTLY,
     device: Device = "auto",
     only: Packs = None,
     baselines: BaselinesOption = None,
@@ -157,7 +142,8 @@ def doctor(
         say(f"Device {own.name} of the pack {name}: this machine {has}")
     # Last comes what may fail: the device is opened, as a run would.
     with ExitStack() as stack:
-        units = [panel.facts for panel in open_panels(device, packs, Settings(processes=1), stack)]
+        panels = open_panels(device, packs, model.Settings(processes=1), stack)
+        units = [panel.facts for panel in panels]
     say_device(units)
     say_baselines(units[0], with_baselines(project, baselines).baseline_roots)
     reasons = Counter(missing_need(variant, units[0]) for variant in project.variants)
@@ -171,7 +157,7 @@ def doctor(
         raise typer.Exit(20)
 
 
-def say_broken(packs: Sequence[Pack]) -> bool:
+def say_broken(packs: Sequence[model.Pack]) -> bool:
     """Say which packs cannot be listed, and whether there are any; and what others left out."""
     for each in packs:
         if each.error or each.note:
@@ -182,7 +168,7 @@ def say_broken(packs: Sequence[Pack]) -> bool:
 
 @app.command("list")
 def list_variants(
-    tier: TierOption = Tier.SMOKE,
+    tier: TierOption = model.Tier.SMOKE,
     select: Select = "",
     only: Packs = None,
     *,
@@ -248,7 +234,7 @@ def run(  # noqa: PLR0913, PLR0917 - a command line
     Under a profiler it is not checked, so that the profile is of the launches only.
     Started by torchrun, it measures with the other ranks.
     """
-    project = find_project(only, tier=Tier.FULL, select="".join(variant.split())).chosen()
+    project = find_project(only, tier=model.Tier.FULL, select="".join(variant.split())).chosen()
     # All packs are listed: one may ask for the kernels of the others.
     packs, (found, *others) = project.packs, project.variants or [None]
     if found is None and (errors := [pack.error for pack in packs if pack.error]):
@@ -552,7 +538,7 @@ def main() -> None:
         raise SystemExit(2) from error
 
 
-def judged_against(run: Run, before: Run) -> RunView:
+def judged_against(run: model.Run, before: model.Run) -> RunView:
     """Return ``run`` with the verdicts it gets when ``before`` is its baseline."""
     source = f"run {before.id}"
     entries = entries_of(before)
@@ -561,11 +547,11 @@ def judged_against(run: Run, before: Run) -> RunView:
     for one in run.variants:
         now, then = (sku_for(one.variant, each.facts, own=each.sku) for each in (run, before))
         why = differs(then.facts, now.facts)
-        expected = Expected(
+        expected = model.Expected(
             entry=entries.get(one.id),
             source=source,
             elsewhere=entries[one.id].cards if is_abroad and one.id in entries else frozenset(),
-            why_not=because("other_kind", text=why) if why else None,
+            why_not=model.because("other_kind", text=why) if why else None,
         )
         # A confirmation replaces its screen.
         variants.append(replace(one, expected=expected, results=(one.last,) if one.last else ()))
@@ -622,7 +608,7 @@ def say_entry(baselines: Baselines, slug: str, variant: str) -> None:
     entry = baselines.entries[variant]
     accepted, run = entry.accepted, baselines.runs.get(entry.run)
 
-    def cards(metric: BaselineMetric) -> list[tuple[str, str]]:
+    def cards(metric: model.BaselineMetric) -> list[tuple[str, str]]:
         return [(unit, " ".join(f"{v:.6g}" for v in row)) for unit, row in metric.values.items()]
 
     columns = ("metric", "centre", "sd within", "sd between", "card", "processes")
@@ -643,7 +629,7 @@ def say_entry(baselines: Baselines, slug: str, variant: str) -> None:
         say(f"  {key} {value}")
 
 
-def viewed(project: Config, run: Run) -> RunView:
+def viewed(project: Config, run: model.Run) -> RunView:
     """Return a stored run as it is reported; what is said of it now alone goes to stderr."""
     basis = find_expected(project.baseline_roots, project.folder, run=run, packs=project.packs)
     outcome = Outcome(basis.hold(run), project.folder, basis)
@@ -659,7 +645,7 @@ def viewed(project: Config, run: Run) -> RunView:
 class Order(Job, frozen=True, kw_only=True):
     """What the child is to launch; ``paths`` is the parent's ``sys.path``."""
 
-    settings: Settings = Settings(check_only=True)
+    settings: model.Settings = model.Settings(check_only=True)
     launches: int
     check: bool
     paths: tuple[str, ...] = ()
@@ -708,7 +694,7 @@ def carry_out(order: Order) -> None:
         right = "right" if evidence.error is None else f"right: relative error {evidence.error:.2g}"
         for line in (right, *(f"{name} {value:g}" for name, value in evidence.exact.items())):
             say(line)
-    if case.regime is not Regime.EXACT:
+    if case.regime is not model.Regime.EXACT:
         (launch_once,) = session.launches(1)
         times_us = []
         for _ in range(1 + order.launches):
@@ -727,11 +713,11 @@ def carry_out(order: Order) -> None:
 # One rank that torchrun started, on one node or several.
 
 
-def launch_rank(order: Order, variant: Variant, written: Path | None) -> int:
+def launch_rank(order: Order, variant: model.Variant, written: Path | None) -> int:
     """Measure with the other ranks, rank 0 says and writes what was found; return the status."""
     try:
         gang = join_elastic(order.device)
-        session = opened(replace(order, settings=Settings()), gang)
+        session = opened(replace(order, settings=model.Settings()), gang)
         facts = session.device.facts()
         refuse_misfit(variant, gang, facts)
         session.prepare()
@@ -740,7 +726,7 @@ def launch_rank(order: Order, variant: Variant, written: Path | None) -> int:
         session.recheck()
         parts = gang.gather(bytes(raw(replace(session.finish(), unit=facts.unit))).decode())
         gang.leave()  # not after a failure: the others may wait elsewhere, and torchrun ends them
-        found = [received(part.encode(), Evidence) for part in parts if not gang.rank]
+        found = [received(part.encode(), model.Evidence) for part in parts if not gang.rank]
         whole = merged(found, variant.case.metrics) if found else None
     except PerfError as error:
         sys.stderr.write(f"rank {from_environment('RANK') or '?'}: {error}\n")
@@ -752,12 +738,12 @@ def launch_rank(order: Order, variant: Variant, written: Path | None) -> int:
     say(f"{variant.id}: median {median_us:.4g} us of {len(times_us)} samples, by the slowest rank")
     if written is not None:
         evidence = (replace(whole, unit=gang_unit(each.unit for each in found)),)
-        result = Result(variant=variant.id, status=Status.OK, evidence=evidence)
+        result = model.Result(variant=variant.id, status=model.Status.OK, evidence=evidence)
         written.write_bytes(encode(replace(result, case_version=variant.case.version)))
     return 0
 
 
-def refuse_misfit(variant: Variant, gang: Gang, facts: DeviceFacts) -> None:
+def refuse_misfit(variant: model.Variant, gang: Gang, facts: model.DeviceFacts) -> None:
     """Raise UsageError unless the variant is one for these ranks and this device."""
     if gang.ranks != variant.ranks:
         raise UsageError(
@@ -830,12 +816,12 @@ SOFTWARE = {
 
 def say_software() -> None:
     """Say what of the software that measuring needs is here, and which GPUs its driver shows."""
-    known, rows = [SOFTWARE, *(each.software for each in BUILT_IN_DEVICES.values())], []
+    known, rows = [SOFTWARE, *(each.software for each in model.BUILT_IN_DEVICES.values())], []
     for name, purpose in chain.from_iterable(each.items() for each in known):
         there = next(iter(distributions(name=name)), None)
         rows.append((name, there.version if there else "not installed", purpose))
     say_table("Software", ("package", "version", "for"), rows)
-    own = {name: each for name, each in BUILT_IN_DEVICES.items() if each.unit}
+    own = {name: each for name, each in model.BUILT_IN_DEVICES.items() if each.unit}
     found = {name: products_of(listed(name)) for name in own}
     for name, products in found.items():
         for gpu in (gpu for group in products for gpu in group):
@@ -851,7 +837,7 @@ def say_software() -> None:
             say(text)
 
 
-def say_device(units: Sequence[DeviceFacts]) -> None:
+def say_device(units: Sequence[model.DeviceFacts]) -> None:
     """Say which product this is, with the facts that a comparison rests on."""
     facts, sku = units[0], sku_of(units[0])
     known = {
@@ -869,7 +855,7 @@ def say_device(units: Sequence[DeviceFacts]) -> None:
     say_table("Recorded with each result", ("kind", "fact", "value"), rows)
 
 
-def say_baselines(facts: DeviceFacts, roots: Sequence[Root]) -> None:
+def say_baselines(facts: model.DeviceFacts, roots: Sequence[Root]) -> None:
     """Say what this device will be compared with."""
     sku = sku_of(facts)
     baselines = Baselines.load(roots, sku)
@@ -881,7 +867,7 @@ def say_baselines(facts: DeviceFacts, roots: Sequence[Root]) -> None:
         say(f"Baselines: none for {sku.slug}; a run is compared with the first one on this device")
 
 
-def say_spoilers(units: Sequence[DeviceFacts]) -> bool:
+def say_spoilers(units: Sequence[model.DeviceFacts]) -> bool:
     """Say what on this machine would spoil a comparison right now; return whether that passes.
 
     How a machine is set up, power limit and governor, does not: its baselines were measured so.

@@ -488,7 +488,7 @@ class JoinedGang(Gang):
         dist.init_process_group(kind.backend, timeout=TIMEOUT, device_id=self._place, **where)
         # A group of its own: agreeing launches nothing on a GPU, and works while NCCL is stuck.
         self._control = dist.new_group(backend="gloo", timeout=TIMEOUT)
-        self._token: Any = None
+        self._token = torch.zeros(1, device=self._place)
         super().__init__(dist.get_rank(), dist.get_world_size())
 
     def agree(self, value: float) -> float:
@@ -514,8 +514,6 @@ class JoinedGang(Gang):
 
     def line_up(self) -> None:
         """Let the current CUDA stream wait for every rank's."""
-        if self._token is None:
-            self._token = self._torch.zeros(1, device=self._place)
         self._dist.all_reduce(self._token)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from perfsuite.boundary import DeviceError, PackError, PerfError, StoreError, UsageError
+from perfsuite.boundary import DeviceError, PackError, StoreError, UsageError, in_a_line
 from perfsuite.devices.peaks import per_launch
 from perfsuite.devices.protocol import Device, Sample, facts_faults, open_device, sampled
 from perfsuite.engine.measure import Session
@@ -96,7 +96,7 @@ def launch_pack(
                 session.launches(1)[0]()
                 opened.synchronize()
             except Exception as error:  # noqa: BLE001 - whatever it raises is the reason
-                why = f"{type(error).__name__}: {error}"
+                why = in_a_line(error)
             yield Launched(loaded.pack, variant.id, why, opened)
 
 
@@ -239,12 +239,9 @@ def _check_results(listed: Pack, loaded: LoadedPack, device: Device) -> Iterator
             where = f"{variant.case.file}:{variant.case.line}"
             try:
                 session.prepare()
-            except PerfError as error:
-                what = f"{variant.id}: {error.what}"
-                raise PackError(what, where=where, remedy=error.remedy) from error
             except Exception as error:
-                what = f"{variant.id} raised {type(error).__name__}: {error}"
-                remedy = "the traceback above shows the line"
+                what = f"{variant.id}: {in_a_line(error)}"
+                remedy = getattr(error, "remedy", "the traceback above shows the line")
                 raise PackError(what, where=where, remedy=remedy) from error
             yield variant.id
 

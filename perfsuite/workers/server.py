@@ -379,8 +379,6 @@ def show(job: Job) -> None:
 
 def opened(job: Job, gang: Gang | None = None) -> Session:
     """Import a job's case, and open its device."""
-    if job.accelerator is not None and job.accelerator.folder not in {"", *sys.path}:
-        sys.path.append(job.accelerator.folder)
     with contextlib.suppress(OSError):  # the folder may be gone
         # Last: a file of the project that is named as a module of Python's is not that module.
         sys.path += {str(Path.cwd())} - set(sys.path)
