@@ -32,13 +32,13 @@ from typer.core import TyperArgument
 import perfsuite
 from perfsuite import model
 from perfsuite.boundary import PerfError, StoreError, UsageError, from_environment, user_name
-from perfsuite.devices.protocol import Gang, join_elastic, listed
+from perfsuite.devices.protocol import join_elastic, listed
 from perfsuite.hooks import features
 from perfsuite.judge.noise import entries_of
 from perfsuite.judge.verdict import judge
 from perfsuite.packs import GRAMMAR
 from perfsuite.packs.find import TAKEN_NAMES, discover
-from perfsuite.packs.select import missing_need, missing_of
+from perfsuite.packs.select import missing_need
 from perfsuite.packs.select import select as chosen
 from perfsuite.report import files, view
 from perfsuite.report.data import RunView, read
@@ -77,7 +77,8 @@ from perfsuite.store.runs import last_run, list_runs, load_run
 from perfsuite.store.sku import differing, differs, sku_for, sku_of
 from perfsuite.workers.messages import Job, raw
 from perfsuite.workers.messages import read as received
-from perfsuite.workers.process import child_environment, gang_unit, merged
+from perfsuite.workers.panel import Seat, job_of
+from perfsuite.workers.process import Code, Setup, child_environment, gang_unit, merged
 from perfsuite.workers.server import opened
 from perfsuite.workers.units import lock, open_panels, products_of, resolved, spoilers
 
@@ -244,20 +245,11 @@ def run(  # noqa: PLR0913, PLR0917 - a command line
         raise UsageError(f"{variant!r} is not one variant", remedy=remedy)
     home = next(each for each in packs if each.name == found.pack)
     where, _, own = resolved(device, packs)
-    order = Order(
-        pack=found.pack,
-        origin=home.origin,
-        case=found.case.name,
-        axes=found.axes,
-        device=where,
-        accelerator=own,
-        launches=launches,
-        check=not profiler,
-        paths=tuple(sys.path),
-        kernels=home.kernels,
-    )
     is_rank = found.is_gang and "WORLD_SIZE" in os.environ
-    raise typer.Exit(launch_rank(order, found, json) if is_rank else launch(order, profiler or ()))
+    settings = model.Settings(check_only=not is_rank)
+    setup = Setup(device=where, accelerator=own, own=Code.of([home]), settings=settings)
+    order = Order(job_of(found, setup, Seat(0, 0)), found, launches, not profiler, tuple(sys.path))
+    raise typer.Exit(launch_rank(order, json) if is_rank else launch(order, profiler or ()))
 
 
 @app.command("new-pack")
@@ -642,13 +634,14 @@ def viewed(project: Config, run: model.Run) -> RunView:
 # One variant alone: under a profiler or debugger, or as one of the ranks of torchrun.
 
 
-class Order(Job, frozen=True, kw_only=True):
+class Order(msgspec.Struct, frozen=True):
     """What the child is to launch; ``paths`` is the parent's ``sys.path``."""
 
-    settings: model.Settings = model.Settings(check_only=True)
+    job: Job
+    variant: model.Variant
     launches: int
     check: bool
-    paths: tuple[str, ...] = ()
+    paths: tuple[str, ...]
 
 
 def launch(order: Order, profiler: Sequence[str]) -> int:
@@ -675,18 +668,9 @@ def launched() -> None:
 
 def carry_out(order: Order) -> None:
     """Build, check and launch; raises what the variant or the device has against it."""
-    session = opened(order)
-    case, device = session.case, session.device
-    if case.ranks:
-        ranks = order.axes[case.ranks]
-        raise UsageError(
-            f"{order.case!r} is run by {ranks} ranks, not by one process",
-            where=order.origin,
-            remedy=f"torchrun --nproc-per-node {ranks} -m perfsuite.cli run 'ID'",
-        )
-    missing = missing_of([n for n in case.needs if n.applies(order.axes)], device.facts())
-    if missing:
-        raise UsageError(f"{order.case!r} cannot run here: it {missing}", where=order.origin)
+    session = opened(order.job)
+    device = session.device
+    refuse_misfit(order.variant, 0, device.facts())
     if order.check:
         session.announce = lambda phase: say(f"{phase} ...")
         session.prepare()
@@ -694,7 +678,7 @@ def carry_out(order: Order) -> None:
         right = "right" if evidence.error is None else f"right: relative error {evidence.error:.2g}"
         for line in (right, *(f"{name} {value:g}" for name, value in evidence.exact.items())):
             say(line)
-    if case.regime is not model.Regime.EXACT:
+    if session.case.regime is not model.Regime.EXACT:
         (launch_once,) = session.launches(1)
         times_us = []
         for _ in range(1 + order.launches):
@@ -713,13 +697,14 @@ def carry_out(order: Order) -> None:
 # One rank that torchrun started, on one node or several.
 
 
-def launch_rank(order: Order, variant: model.Variant, written: Path | None) -> int:
+def launch_rank(order: Order, written: Path | None) -> int:
     """Measure with the other ranks, rank 0 says and writes what was found; return the status."""
+    variant = order.variant
     try:
-        gang = join_elastic(order.device)
-        session = opened(replace(order, settings=model.Settings()), gang)
+        gang = join_elastic(order.job.device)
+        session = opened(order.job, gang)
         facts = session.device.facts()
-        refuse_misfit(variant, gang, facts)
+        refuse_misfit(variant, gang.ranks, facts)
         session.prepare()
         for _ in range(session.settings.rounds):
             session.block()
@@ -743,14 +728,15 @@ def launch_rank(order: Order, variant: model.Variant, written: Path | None) -> i
     return 0
 
 
-def refuse_misfit(variant: model.Variant, gang: Gang, facts: model.DeviceFacts) -> None:
-    """Raise UsageError unless the variant is one for these ranks and this device."""
-    if gang.ranks != variant.ranks:
+def refuse_misfit(variant: model.Variant, ranks: int, facts: model.DeviceFacts) -> None:
+    """Raise UsageError unless the variant is one for so many ranks, 0 for none, and this device."""
+    if ranks != (variant.ranks if variant.is_gang else 0):
         raise UsageError(
-            f"{variant.id} is run by {variant.ranks} ranks, and torchrun started {gang.ranks}",
-            remedy="choose --nnodes and --nproc-per-node accordingly, or another variant",
+            f"{variant.id} is run by {variant.ranks} ranks, and torchrun started {ranks or 'none'}",
+            remedy=f"torchrun --nproc-per-node {variant.ranks} -m perfsuite.cli run 'ID', on more "
+            "nodes with --nnodes; or choose another variant",
         )
-    if missing := missing_need(variant, replace(facts, gpus=gang.ranks)):
+    if missing := missing_need(variant, replace(facts, gpus=ranks or facts.gpus)):
         raise UsageError(f"{variant.id} cannot run here: it {missing}")
 
 

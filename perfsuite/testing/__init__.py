@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -63,10 +63,7 @@ def check_pack(pack: ModuleType | str | Path, *, device: str = "cpu") -> tuple[s
     """
     run: list[str] = []
     for source in _sources(pack):
-        (listed,) = load_catalogue([source], tier=Tier.FULL, heavy=HEAVY)
-        if listed.error:
-            raise PackError(listed.error)
-        loaded = load_pack(source.name, source.origin)
+        listed, loaded = _loaded(source, Tier.FULL, HEAVY)
         source.check("", _faults(listed, loaded))
         if device:
             own = chosen_accelerator(device, [listed])
@@ -85,10 +82,7 @@ def launch_pack(
     One that cannot be launched says why, and the others are launched all the same.
     """
     for source in _sources(pack):
-        (listed,) = load_catalogue([source], tier=tier)
-        if listed.error:
-            raise PackError(listed.error)
-        loaded = load_pack(source.name, source.origin)
+        listed, loaded = _loaded(source, tier, HEAVY[:1])
         opened = open_device(device, accelerator=chosen_accelerator(device, [listed]))
         for variant, session in _sessions(listed, loaded, opened):
             why = ""
@@ -167,6 +161,14 @@ def _sources(pack: ModuleType | str | Path) -> list[Pack]:
     if isinstance(pack, ModuleType):
         return _of_module(pack)
     return packs_at(Path(pack)) if Path(pack).exists() else [*discover(None, allow=[str(pack)])]
+
+
+def _loaded(source: Pack, tier: Tier, heavy: Sequence[str]) -> tuple[Pack, LoadedPack]:
+    """Return a pack as it is listed, and as it is loaded here; ``PackError`` if it cannot be."""
+    (listed,) = load_catalogue([source], tier=tier, heavy=heavy)
+    if listed.error:
+        raise PackError(listed.error)
+    return listed, load_pack(source.name, source.origin)
 
 
 def _of_module(module: ModuleType) -> list[Pack]:

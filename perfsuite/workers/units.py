@@ -44,6 +44,10 @@ LOOKS, LOOK_S = 15, 0.02
 BUSY_PERCENT = 5.0
 WARM_C = 80.0
 T = TypeVar("T")
+# What measures a panel's share, and how unwelcome an item is on a panel.
+Measure = Callable[[Panel, Sequence[T]], None]
+Rank = Callable[[T, Panel], int]
+Variants = Sequence[model.Variant]
 
 # A server of its own takes seconds to start: for fewer variants than these it does not pay.
 MOST_COUNTING, FEWEST_EACH = 8, 8
@@ -144,9 +148,9 @@ def idle_gpus(panels: Sequence[Panel], gpus: Sequence[model.Gpu]) -> Iterator[st
 
 def measure_on(
     panels: Sequence[Panel],
-    variants: Sequence[model.Variant],
-    measure: Callable[[Panel, Sequence[model.Variant]], None],
-    rank: Callable[[model.Variant, Panel], int] = lambda *_: 0,
+    variants: Variants,
+    measure: Measure[model.Variant],
+    rank: Rank[model.Variant] = lambda *_: 0,
 ) -> None:
     """Share the variants out over the panels, then let gangs measure theirs on all units.
 
@@ -163,11 +167,7 @@ def measure_on(
             measure(panel, gangs)
 
 
-def count_on(
-    panels: Sequence[Panel],
-    variants: Sequence[model.Variant],
-    measure: Callable[[Panel, Sequence[model.Variant]], None],
-) -> None:
+def count_on(panels: Sequence[Panel], variants: Variants, measure: Measure[model.Variant]) -> None:
     """Share variants that are only counted out over the cores: nothing they do is timed."""
     many = min(MOST_COUNTING, (os.cpu_count() or 1) // 2, len(variants) // FEWEST_EACH)
     with ExitStack() as stack:
@@ -199,10 +199,7 @@ def _units(panels: Sequence[Panel], ranks: int) -> list[str]:
 
 
 def share_out(
-    panels: Sequence[Panel],
-    items: Sequence[T],
-    measure: Callable[[Panel, Sequence[T]], None],
-    rank: Callable[[T, Panel], int] = lambda *_: 0,
+    panels: Sequence[Panel], items: Sequence[T], measure: Measure[T], rank: Rank[T] = lambda *_: 0
 ) -> None:
     """Let each panel measure its share: each item goes where its rank, then load is least.
 
