@@ -25,6 +25,8 @@ from perfsuite.boundary import MAGNITUDE, DeviceError, shown
 from perfsuite.model import BUILT_IN_DEVICES, Accelerator, DeviceFacts, Gpu, Health, built_in
 
 Fn = Callable[..., Any]
+# What is called for its effect: it issues, reads or waits.
+Act = Callable[[], object]
 # What launches are handed: one, or as many as rotate.
 Arguments = tuple[Any, ...]
 Sets = Sequence[Arguments]
@@ -139,7 +141,7 @@ class Group:
     last launch of a graph returned.
     """
 
-    issue: Callable[[], object]
+    issue: Act
     launches: int
     backend: str
     returned: Sequence[Any] = ()
@@ -289,7 +291,7 @@ class Device(ABC):
         """Return the peak of memory allocated during one launch without its inputs, if known."""
         return None
 
-    def traced(self, issue: Callable[[], object]) -> Sequence[model.TracedKernel]:
+    def traced(self, issue: Act) -> Sequence[model.TracedKernel]:
         """Return each kernel that ``issue`` launches; the first call may take seconds.
 
         A process that was traced is no good for measuring.
@@ -297,7 +299,7 @@ class Device(ABC):
         issue()
         return ()
 
-    def shown(self, issue: Callable[[], object]) -> None:
+    def shown(self, issue: Act) -> None:
         """Call ``issue`` where a profiler that this process runs under looks, and wait for it."""
         issue()
         self.synchronize()
@@ -354,7 +356,7 @@ def waited_ns() -> int:
         return 0
 
 
-def own_ns(act: Callable[[], object]) -> int:
+def own_ns(act: Act) -> int:
     """Return how long a call took, less what this thread waited for a core meanwhile.
 
     A wait between a stamp and the reading beside it is no part of the time: what the readings took

@@ -15,6 +15,8 @@ from perfsuite import model
 Values = Mapping[str, model.Scalar | Sequence[model.Scalar]]
 Points = Values | Sequence[Values]
 Function = Callable[..., Any]
+# A point with the tier that lists it.
+Bound = tuple[model.Tier, model.Axes]
 # The axis that names implementations.
 IMPL = "impl"
 # What an operator says of its workloads; the rest of what it is given is the case's.
@@ -162,7 +164,7 @@ class Operator:
                     what = f"{name}() of operator {self.name!r} takes {each.name}, which is no axis"
                     raise ValueError(f"{what}: axes are {', '.join(dict.fromkeys(known))}")
 
-    def _all(self) -> Iterator[tuple[model.Tier, model.Axes]]:
+    def _all(self) -> Iterator[Bound]:
         each_point = [(t, p) for t, points in self._points.items() for p in grid(points)]
         for tier, point in each_point:
             for name in [point[IMPL]] if IMPL in point else self.implementations:
@@ -221,22 +223,19 @@ def case(
     points = {model.Tier.SMOKE: smoke, model.Tier.NIGHTLY: nightly, model.Tier.FULL: full}
     axes = fields.get("axes")
     if axes is None:
-        every = [(tier, each) for tier, some in points.items() for each in grid(some)]
+        every: list[Bound] = [(tier, each) for tier, some in points.items() for each in grid(some)]
     else:
         every = _by_axes(points, fields)
     return lambda build: _case(build, _axes_of(build) if axes is None else axes, every, fields)
 
 
 def _case(
-    build: Function,
-    axes: Iterable[str],
-    points: Iterable[tuple[model.Tier, model.Axes]],
-    fields: dict[str, Any],
+    build: Function, axes: Iterable[str], points: Iterable[Bound], fields: dict[str, Any]
 ) -> model.Case:
     """Return a case of ``points``, which come tier by tier: the first that lists one has it."""
     fields = {"name": build.__name__, "doc": build.__doc__ or "", **fields}
     names = tuple(dict.fromkeys(axes))
-    bound: dict[tuple[tuple[type, model.Scalar], ...], tuple[model.Tier, model.Axes]] = {}
+    bound: dict[tuple[tuple[type, model.Scalar], ...], Bound] = {}
     for tier, point in points:
         if set(point) != set(names):
             what = f"a point of case {fields['name']!r} binds {', '.join(point) or 'no axis'}"
@@ -253,9 +252,7 @@ def _case(
     return model.Case(build=build, axes=values, points=points, **fields)
 
 
-def _by_axes(
-    points: Mapping[model.Tier, Any], fields: dict[str, Any]
-) -> list[tuple[model.Tier, dict[str, model.Scalar]]]:
+def _by_axes(points: Mapping[model.Tier, Any], fields: dict[str, Any]) -> list[Bound]:
     """Return points as packs of API 1 say them: products of axes, and what is left out of them."""
     told = "case(axes=...) goes with API 3: list the points of each tier, as operator says"
     with suppress(DeprecationWarning):  # where warnings are errors an old pack would be none

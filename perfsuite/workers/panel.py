@@ -51,6 +51,10 @@ class StoppedError(Exception):
     """The panel was told to stop in the middle of a variant."""
 
 
+# The processes that take a step as one: one process, or all ranks of a gang.
+Crew = Sequence[Process]
+
+
 def _tell_nobody(_variant: str, _phase: str) -> None: ...
 
 
@@ -249,7 +253,7 @@ class Panel(Closable):
         self._elsewhere: list[Slot] = []
         self._folder = tempfile.TemporaryDirectory(prefix="perfsuite-")
 
-    def compare(self, sides: Mapping[model.Side, process.Code]) -> None:
+    def compare(self, sides: process.Sides) -> None:
         """Begin anew with the code of these sides, or of none; also where ``stop`` was called."""
         self.setup, self.compared = changed(self.setup, sides=sides), {}
         self._checked.clear()
@@ -528,12 +532,7 @@ class Panel(Closable):
             wait([worker.channel.fileno()], max(0.0, deadline - time.monotonic()))
 
     def _all(
-        self,
-        step: str,
-        crews: Sequence[Sequence[Process]],
-        given: Sequence[Any] = (),
-        *,
-        is_alone: bool,
+        self, step: str, crews: Sequence[Crew], given: Sequence[Any] = (), *, is_alone: bool
     ) -> list[list[Any]]:
         """Let all do a step, one after the other if each is to be alone with that."""
         answers = []
@@ -544,7 +543,7 @@ class Panel(Closable):
                 answers.append(self._hear(crew, step))
         return answers or [self._hear(crew, step) for crew in crews]
 
-    def _hear(self, crew: Sequence[Process], step: str) -> list[Any]:
+    def _hear(self, crew: Crew, step: str) -> list[Any]:
         limit_s = getattr(self.setup.settings, LIMITS.get(step, "prepare_limit_s"))
         return process.hear(crew, step, limit_s, self._watch)
 
@@ -558,7 +557,7 @@ class Panel(Closable):
         by_host = has_many and model.is_host_timed(self.setup.device, work.variant.case.regime)
         return self.setup.settings.rounds_of(stage, is_paced=is_paced, by_host=by_host)
 
-    def _note(self, work: Work, crew: Sequence[Process], parts: Sequence[model.Evidence]) -> None:
+    def _note(self, work: Work, crew: Crew, parts: Sequence[model.Evidence]) -> None:
         """Note what one process found, or all ranks of it."""
         units, side = self._units or [self.facts.unit], crew[0].side
         try:

@@ -156,6 +156,9 @@ class Code:
         return cls(origins=origins, kernels=kernels, tree=tree, python=python)
 
 
+Sides = Mapping[model.Side, Code]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
     """One device to measure on, with what its workers need to know.
@@ -171,7 +174,7 @@ class Setup:
     slots: int = 3
     settings: model.Settings = field(default_factory=model.Settings)
     own: Code = field(default_factory=Code)
-    sides: Mapping[model.Side, Code] = field(default_factory=dict)
+    sides: Sides = field(default_factory=dict)
     accelerator: model.Accelerator | None = None
 
     def code(self, side: model.Side) -> Code:

@@ -26,7 +26,7 @@ from perfsuite.packs.load import chosen_accelerator
 from perfsuite.stats import Variance, grouped
 from perfsuite.store.files import Closable
 from perfsuite.workers.panel import Panel
-from perfsuite.workers.process import Code, Setup, gang_unit
+from perfsuite.workers.process import Code, Setup, Sides, gang_unit
 
 # Runs with another word here do not see each other's locks: for tests that measure nothing real.
 VARIABLE = "PERFSUITE_LOCKS"
@@ -47,6 +47,7 @@ T = TypeVar("T")
 # What measures a panel's share, and how unwelcome an item is on a panel.
 Measure = Callable[[Panel, Sequence[T]], None]
 Rank = Callable[[T, Panel], int]
+Packs = Sequence[model.Pack]
 Variants = Sequence[model.Variant]
 
 # A server of its own takes seconds to start: for fewer variants than these it does not pay.
@@ -80,11 +81,7 @@ def _setups(device: str, gpus: Sequence[model.Gpu], settings: model.Settings) ->
 
 
 def open_panels(
-    device: str,
-    packs: Sequence[model.Pack],
-    settings: model.Settings,
-    stack: ExitStack,
-    here: Found | None = None,
+    device: str, packs: Packs, settings: model.Settings, stack: ExitStack, here: Found | None = None
 ) -> tuple[Panel, ...]:
     """Open panels on all units of one product, or on the one device named; raises DeviceError.
 
@@ -107,7 +104,7 @@ def open_panels(
 
 
 def resolved(
-    device: str, packs: Sequence[model.Pack], here: Found | None = None
+    device: str, packs: Packs, here: Found | None = None
 ) -> tuple[str, tuple[model.Gpu, ...], model.Accelerator | None]:
     """Return the name of the device that is meant, and its GPUs or the pack's device.
 
@@ -347,11 +344,7 @@ class Panels(Closable):
             pool.shutdown(wait=False)
 
     def of(
-        self,
-        device: str,
-        packs: Sequence[model.Pack],
-        settings: model.Settings,
-        sides: Mapping[model.Side, Code],
+        self, device: str, packs: Packs, settings: model.Settings, sides: Sides
     ) -> tuple[Panel, ...]:
         """Return the panels, for a run that compares these sides, or none; raises DeviceError.
 
