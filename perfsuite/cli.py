@@ -183,15 +183,13 @@ def list_variants(
     if coverage:
         say_coverage(with_baselines(project, None))
         raise typer.Exit(is_broken)
-    seen: set[tuple[str, str]] = set()
     rows = []
-    for each in project.variants:
-        case = (each.pack, each.case.name)
-        # A case is described once, beside its first variant.
-        doc = "" if case in seen else each.case.doc.partition("\n")[0]
-        seen.add(case)
-        needs = ", ".join(dict.fromkeys(f"{need.kind} {need.value}" for need in each.needs))
-        rows.append((each.id, each.tier.value, needs, doc))
+    for members in grouped(project.variants, lambda each: (each.pack, each.case.name)).values():
+        for each in members:
+            needs = ", ".join(dict.fromkeys(f"{need.kind} {need.value}" for need in each.needs))
+            # A case is described once, beside its first variant.
+            doc = each.case.doc.partition("\n")[0] if each is members[0] else ""
+            rows.append((each.id, each.tier.value, needs, doc))
     say_table(view.count(len(rows), "variant"), ("variant", "from tier", "needs", "what"), rows)
     raise typer.Exit(is_broken)
 

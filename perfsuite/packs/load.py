@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
-from importlib.machinery import SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -197,11 +196,10 @@ def _imported(source: model.Pack) -> Any:
             entry = EntryPoint(name=source.name, value=value.partition("@")[0], group=GROUP)
             return entry.load()
         name = f"perfsuite_file_{source.name}"
-        loader = SourceFileLoader(name, value)
         # Registered before it runs: dataclasses and inspect look a class's module up there.
-        spec: Any = importlib.util.spec_from_file_location(name, value, loader=loader)
+        spec: Any = importlib.util.spec_from_file_location(name, value)
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
-        loader.exec_module(module)
+        spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         remedy = "make the pack importable; what needs a GPU library belongs in a case's builder"
         raise source.refuse(f"importing the pack raised {told(error)}", remedy=remedy) from error

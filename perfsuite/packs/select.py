@@ -13,16 +13,7 @@ from functools import cache
 from typing import NamedTuple, TypeVar
 
 from perfsuite.boundary import UsageError
-from perfsuite.model import (
-    BUILT_IN_DEVICES,
-    ClaimInstance,
-    DeviceFacts,
-    Need,
-    Pack,
-    Shard,
-    Variant,
-    built_in,
-)
+from perfsuite.model import ClaimInstance, DeviceFacts, Need, Pack, Shard, Variant, built_in
 from perfsuite.packs import GRAMMAR
 from perfsuite.packs.find import spec_of
 from perfsuite.packs.load import ARCH, RESERVED
@@ -193,7 +184,7 @@ def missing_need(variant: Variant, facts: DeviceFacts) -> str:
     if missing := missing_of(variant.needs, facts):
         return missing
     told, ranks, cores = "", variant.ranks, int(facts.identity.get("cores", "0"))
-    is_of_a_pack = facts.device not in BUILT_IN_DEVICES
+    is_of_a_pack = not built_in(facts.device).opens
     is_named = any(need.kind == "device" for need in variant.needs)
     if is_of_a_pack and variant.is_gang:
         told = f"is run by ranks, which device {facts.device} has none of"

@@ -82,7 +82,7 @@ def launch_pack(
     One that cannot be launched says why, and the others are launched all the same.
     """
     for source in _sources(pack):
-        listed, loaded = _loaded(source, tier, HEAVY[:1])
+        listed, loaded = _loaded(source, tier, ("torch",))
         opened = open_device(device, accelerator=chosen_accelerator(device, [listed]))
         for variant, session in _sessions(listed, loaded, opened):
             why = ""
@@ -180,14 +180,12 @@ def _of_module(module: ModuleType) -> list[Pack]:
         raise UsageError(f"module {module.__name__!r} has no file", remedy="name the pack's folder")
     file = Path(str(module.__file__))
     folders = [folder for folder in file.parents if (folder / "pyproject.toml").is_file()]
-    declared = [
-        source
-        for folder in folders[:1]
-        for source in packs_at(folder)
-        if source.origin.startswith(f"module:{module.__name__}@")
-    ]
-    installed = [one for one in discover(None) if one.origin == f"module:{module.__name__}@"]
-    return declared or installed or packs_at(file)
+    declared = [source for folder in folders[:1] for source in packs_at(folder)]
+    for known in (declared, discover(None)):
+        own = f"module:{module.__name__}@"
+        if found := [source for source in known if source.origin.startswith(own)]:
+            return found
+    return packs_at(file)
 
 
 def _faults(listed: Pack, loaded: LoadedPack) -> Iterator[Fault]:

@@ -276,18 +276,14 @@ class Panel(Closable):
     def facts_in(self, slot: Slot) -> model.DeviceFacts:
         """Return the device as a worker of a slot sees it; raises DeviceError."""
         setup = self.setup
-        worker = slot.fork()
-        try:
-            asked = (setup.device, setup.accelerator)
-            facts: model.DeviceFacts = worker.do("describe", setup.settings.start_limit_s, asked)
-        except EndedError as ended:
-            raise DeviceError(
-                f"device {setup.device!r} cannot be described: {ended.reason}",
-                where=slot.python or " ".join(gpu.uuid for gpu in setup.gpus) or "this machine",
-                remedy=slot.remedy,
-            ) from ended
-        finally:
-            worker.close()
+        with slot.fork() as worker:
+            try:
+                asked, limit_s = (setup.device, setup.accelerator), setup.settings.start_limit_s
+                facts: model.DeviceFacts = worker.do("describe", limit_s, asked)
+            except EndedError as ended:
+                what = f"device {setup.device!r} cannot be described: {ended.reason}"
+                where = slot.python or " ".join(gpu.uuid for gpu in setup.gpus) or "this machine"
+                raise DeviceError(what, where=where, remedy=slot.remedy) from ended
         return facts
 
     def measure(
