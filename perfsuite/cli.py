@@ -61,17 +61,7 @@ from perfsuite.run.project import (
 )
 from perfsuite.run.run import Outcome
 from perfsuite.stats import grouped
-from perfsuite.store.baselines import (
-    NO_FACTS,
-    Baselines,
-    Root,
-    differences,
-    packs_in,
-    read_all,
-    read_sku,
-    sku_folder,
-    skus_in,
-)
+from perfsuite.store import baselines as kept
 from perfsuite.store.files import encode, refusing, replace_file
 from perfsuite.store.runs import last_run, list_runs, load_run
 from perfsuite.store.sku import differing, differs, sku_for, sku_of
@@ -198,8 +188,8 @@ def say_coverage(project: Config) -> None:
     """Say how many variants of each pack have a baseline here, of their case's version, by SKU."""
     every = {each.id: each for each in project.variants}
     held: dict[str, set[str]] = {}
-    for folder in (root / slug for root in project.baselines for slug in skus_in(root)):
-        entries = {n: e for n, e in read_all(folder).items() if n in every}
+    for folder in (root / slug for root in project.baselines for slug in kept.skus_in(root)):
+        entries = {n: e for n, e in kept.read_all(folder).items() if n in every}
         own = {n for n, e in entries.items() if e.case_version == every[n].case.version}
         held[folder.name] = held.get(folder.name, set()) | own
     rows = []
@@ -466,7 +456,7 @@ def diff(
             else:
                 place = Path(stack.enter_context(TemporaryDirectory()))
                 folders.append(folder_at(root, name, place))
-        for each in differences(*folders):
+        for each in kept.differences(*folders):
             sides = (each.old, each.new)
             times = [time_of(side) if side else "" for side in sides]
             reasons = [side.accepted.reason if side else "" for side in sides]
@@ -554,29 +544,29 @@ def judged_against(run: model.Run, before: model.Run) -> RunView:
 
 def say_skus(root: Path) -> None:
     """Say which products have baselines."""
-    folders = [root / slug for slug in skus_in(root)]
+    folders = [root / slug for slug in kept.skus_in(root)]
     if not folders:
         say(f"no baselines in {root}; perfsuite baseline accept RUN makes them")
         return
     rows = []
     for folder in folders:
-        baselines = Baselines.load([root], read_sku(folder))
-        packs = ", ".join(packs_in(folder))
+        baselines = kept.Baselines.load([root], kept.read_sku(folder))
+        packs = ", ".join(kept.packs_in(folder))
         rows.append((folder.name, baselines.sku.name, packs, str(len(baselines.entries))))
     say_table(f"Baselines in {root}", ("SKU", "product", "packs", "variants"), rows)
 
 
 def say_entries(roots: Sequence[Path], slug: str, variants: str = "") -> None:
     """Say what is accepted for a product, by whom, why and how long ago, and what is excepted."""
-    known = {name: root for root in roots[::-1] for name in skus_in(root)}
+    known = {name: root for root in roots[::-1] for name in kept.skus_in(root)}
     if slug not in known:
         raise UsageError(
             f"there is no baseline for the SKU {slug!r}",
             where=", ".join(map(str, roots)),
             remedy=f"choose one of {', '.join(sorted(known))}" if known else "accept a run first",
         )
-    sku = read_sku(sku_folder(known[slug], slug))
-    baselines = Baselines.load(roots, sku)
+    sku = kept.read_sku(kept.sku_folder(known[slug], slug))
+    baselines = kept.Baselines.load(roots, sku)
     names = sorted(baselines.entries)
     names = [*chosen(names, variants, of=slug)] if variants else names
     if variants and len(names) == 1:
@@ -593,7 +583,7 @@ def say_entries(roots: Sequence[Path], slug: str, variants: str = "") -> None:
         say(text)
 
 
-def say_entry(baselines: Baselines, slug: str, variant: str) -> None:
+def say_entry(baselines: kept.Baselines, slug: str, variant: str) -> None:
     """Say all that is kept of one entry, and of the run that it comes from."""
     entry = baselines.entries[variant]
     accepted, run = entry.accepted, baselines.runs.get(entry.run)
@@ -612,7 +602,7 @@ def say_entry(baselines: Baselines, slug: str, variant: str) -> None:
     state = ", ".join(f"{key} {value}" for key, value in sorted(entry.state.items()))
     say(f"{entry.regime}, version {entry.case_version} of its case; {state or 'no state'}")
     for card in ("", *sorted(entry.cards)):
-        known = baselines.runs.get(entry.run_of([card]), NO_FACTS)
+        known = baselines.runs.get(entry.run_of([card]), kept.NO_FACTS)
         who = f"card {card} of board {known.boards.get(card, 'unknown')}" if card else "reference"
         say(f"{who} from run {entry.run_of([card])} of commit {known.commit or 'unknown'}")
     for key, value in sorted(run.environment.items()) if run else ():
@@ -839,10 +829,10 @@ def say_device(units: Sequence[model.DeviceFacts]) -> None:
     say_table("Recorded with each result", ("kind", "fact", "value"), rows)
 
 
-def say_baselines(facts: model.DeviceFacts, roots: Sequence[Root]) -> None:
+def say_baselines(facts: model.DeviceFacts, roots: Sequence[kept.Root]) -> None:
     """Say what this device will be compared with."""
     sku = sku_of(facts)
-    baselines = Baselines.load(roots, sku)
+    baselines = kept.Baselines.load(roots, sku)
     if baselines.fingerprint_problem:
         say(f"Baselines of {sku.slug} are of another product: {baselines.fingerprint_problem}")
     elif baselines.entries:

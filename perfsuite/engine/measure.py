@@ -276,10 +276,8 @@ class Session:
         """Play once: a play may hold many requests."""
         started = time.monotonic()
         # What was right once may be wrong on a warm cache, or when a graph is replayed.
-        seed = self.settings.seed
-        time_us, found, comparison, self._expected = play(
-            self.device, scenario, seed, self._expected
-        )
+        played = play(self.device, scenario, self.settings.seed, self._expected)
+        time_us, found, comparison, self._expected = played
         self.checked = Checked(comparison.known_error, comparison.limit)
         health = self.device.health()
         metrics = _told(health) | {name: (value,) for name, value in self._declared(found).items()}

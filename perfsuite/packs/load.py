@@ -67,10 +67,9 @@ def load_pack(name: str, origin: str, kernels: Sequence[model.Kernel] | None = (
     provider = _imported(source)
     hook = _hooks_of(source, provider)
 
-    own = [
-        *_returned(source, hook.perf_kernels, model.Kernel, "perfsuite.Kernel objects", many=True),
-        *_recorded(source, provider),
-    ]
+    what = "perfsuite.Kernel objects"
+    own = list(_returned(source, hook.perf_kernels, model.Kernel, what, many=True))
+    own += _recorded(source, provider)
     _check_each(source, "kernel", own, _of_kernel)
     wants = any("kernels" in each.argnames for each in hook.perf_cases.get_hookimpls())
     declared: Sequence[Any] = ()

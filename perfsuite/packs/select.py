@@ -269,10 +269,9 @@ def bundles_of(
     """
     groups = {variant.id: [variant.id] for variant in variants}
     links = [(each.faster, each.than) for each in claims if {each.faster, each.than} <= set(groups)]
-    first: dict[tuple[str, str, int], str] = {}
-    for each in (variant for variant in variants if variant.is_gang):
-        of_case = first.setdefault((each.pack, each.case.name, each.ranks), each.id)
-        links.append((of_case, each.id))
+    gangs = [variant for variant in variants if variant.is_gang]
+    for members in grouped(gangs, lambda each: (each.pack, each.case.name, each.ranks)).values():
+        links += [(members[0].id, each.id) for each in members]
     for one, other in links:
         if groups[one] is not groups[other]:
             joined = groups[one] + groups[other]

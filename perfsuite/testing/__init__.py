@@ -193,9 +193,8 @@ def _faults(listed: Pack, loaded: LoadedPack) -> Iterator[Fault]:
         yield note, "let the module of perf_controller import light things, and mark its hooks"
     yield from _shipped_faults(listed)
     for variant in listed.variants:
-        if variant.work is not None and not (
-            variant.work.bytes + variant.work.flops + variant.work.kernels
-        ):
+        work = variant.work
+        if work is not None and not work.bytes + work.flops + work.kernels:
             remedy = "correct the case's work, or leave it out if a launch has none"
             yield f"the work of {variant.id} is zero", remedy
     for case, ceiling in ((one, each) for one in loaded.cases.values() for each in one.ceilings):
@@ -215,10 +214,8 @@ def _faults(listed: Pack, loaded: LoadedPack) -> Iterator[Fault]:
 
 def _shipped_faults(listed: Pack) -> Iterator[Fault]:
     """Yield what is wrong with the baselines inside the pack, or stale in them."""
-    folders = [
-        path for root in baselines.shipped_by([listed]) for path in sorted(root.folder.iterdir())
-    ]
-    for folder in folders:
+    roots = baselines.shipped_by([listed])
+    for folder in (path for root in roots for path in sorted(root.folder.iterdir())):
         try:
             baselines.read_sku(folder)
             found: dict[str, baselines.StoredEntry] = {}

@@ -494,9 +494,8 @@ class Panel(Closable):
         self._see_out()
         for crew in wave.crews:
             name = work.of(crew[0].side).id
-            ((sampling, *_),) = self._all(
-                "prepare", [crew], [self.samplings.get(name)], is_alone=True
-            )
+            given = [self.samplings.get(name)]
+            ((sampling, *_),) = self._all("prepare", [crew], given, is_alone=True)
             if sampling is not None:
                 self.samplings[name] = sampling
         self._await_started(following)

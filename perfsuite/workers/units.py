@@ -204,13 +204,11 @@ def share_out(
     failure. An exception in this thread, Ctrl-C among them, stops all panels first.
     """
     shares: list[list[T]] = [[] for _ in panels]
+    pairs = list(zip(panels, shares, strict=True))
     for item in items:
-        costs = [
-            (rank(item, panel), len(share)) for panel, share in zip(panels, shares, strict=True)
-        ]
+        costs = [(rank(item, panel), len(share)) for panel, share in pairs]
         shares[costs.index(min(costs))].append(item)
     with ThreadPoolExecutor(max_workers=len(panels)) as pool:
-        pairs = zip(panels, shares, strict=True)
         futures = [pool.submit(measure, panel, share) for panel, share in pairs if share]
         try:
             for future in as_completed(futures):
