@@ -30,30 +30,15 @@ from msgspec.structs import replace
 from typer.core import TyperArgument
 
 import perfsuite
+from perfsuite import model
 from perfsuite.boundary import PerfError, StoreError, UsageError, from_environment, user_name
-from perfsuite.devices.protocol import Gang, join_elastic, listed
+from perfsuite.devices.protocol import join_elastic, listed
 from perfsuite.hooks import features
 from perfsuite.judge.noise import entries_of
 from perfsuite.judge.verdict import judge
-from perfsuite.model import (
-    BUILT_IN_DEVICES,
-    BaselineMetric,
-    DeviceFacts,
-    Evidence,
-    Expected,
-    Pack,
-    Regime,
-    Result,
-    Run,
-    Settings,
-    Status,
-    Tier,
-    Variant,
-    because,
-)
 from perfsuite.packs import GRAMMAR
 from perfsuite.packs.find import TAKEN_NAMES, discover
-from perfsuite.packs.select import missing_need, missing_of
+from perfsuite.packs.select import missing_need
 from perfsuite.packs.select import select as chosen
 from perfsuite.report import files, view
 from perfsuite.report.data import RunView, read
@@ -76,23 +61,14 @@ from perfsuite.run.project import (
 )
 from perfsuite.run.run import Outcome
 from perfsuite.stats import grouped
-from perfsuite.store.baselines import (
-    NO_FACTS,
-    Baselines,
-    Root,
-    differences,
-    packs_in,
-    read_all,
-    read_sku,
-    sku_folder,
-    skus_in,
-)
+from perfsuite.store import baselines as kept
 from perfsuite.store.files import encode, refusing, replace_file
 from perfsuite.store.runs import last_run, list_runs, load_run
 from perfsuite.store.sku import differing, differs, sku_for, sku_of
 from perfsuite.workers.messages import Job, raw
 from perfsuite.workers.messages import read as received
-from perfsuite.workers.process import child_environment, gang_unit, merged
+from perfsuite.workers.panel import Seat, job_of
+from perfsuite.workers.process import Code, Setup, child_environment, gang_unit, merged
 from perfsuite.workers.server import opened
 from perfsuite.workers.units import lock, open_panels, products_of, resolved, spoilers
 
@@ -130,12 +106,12 @@ Newest = Annotated[
 _select = typer.Option("--select", metavar="EXPR", help=f"As --perf-select: {GRAMMAR}")
 Select = Annotated[str, _select]
 Selected = Annotated[list[str] | None, _select]
-TierOption = Annotated[Tier, typer.Option(help="How many values of each axis")]
+TierOption = Annotated[model.Tier, typer.Option(help="How many values of each axis")]
 
 
 @app.command()
 def doctor(
-    tier: TierOption = Tier.NIGHTLY,
+    tier: TierOption = model.Tier.NIGHTLY,
     device: Device = "auto",
     only: Packs = None,
     baselines: BaselinesOption = None,
@@ -157,7 +133,8 @@ def doctor(
         say(f"Device {own.name} of the pack {name}: this machine {has}")
     # Last comes what may fail: the device is opened, as a run would.
     with ExitStack() as stack:
-        units = [panel.facts for panel in open_panels(device, packs, Settings(processes=1), stack)]
+        panels = open_panels(device, packs, model.Settings(processes=1), stack)
+        units = [panel.facts for panel in panels]
     say_device(units)
     say_baselines(units[0], with_baselines(project, baselines).baseline_roots)
     reasons = Counter(missing_need(variant, units[0]) for variant in project.variants)
@@ -171,7 +148,7 @@ def doctor(
         raise typer.Exit(20)
 
 
-def say_broken(packs: Sequence[Pack]) -> bool:
+def say_broken(packs: Sequence[model.Pack]) -> bool:
     """Say which packs cannot be listed, and whether there are any; and what others left out."""
     for each in packs:
         if each.error or each.note:
@@ -182,7 +159,7 @@ def say_broken(packs: Sequence[Pack]) -> bool:
 
 @app.command("list")
 def list_variants(
-    tier: TierOption = Tier.SMOKE,
+    tier: TierOption = model.Tier.SMOKE,
     select: Select = "",
     only: Packs = None,
     *,
@@ -196,15 +173,13 @@ def list_variants(
     if coverage:
         say_coverage(with_baselines(project, None))
         raise typer.Exit(is_broken)
-    seen: set[tuple[str, str]] = set()
     rows = []
-    for each in project.variants:
-        case = (each.pack, each.case.name)
-        # A case is described once, beside its first variant.
-        doc = "" if case in seen else each.case.doc.partition("\n")[0]
-        seen.add(case)
-        needs = ", ".join(dict.fromkeys(f"{need.kind} {need.value}" for need in each.needs))
-        rows.append((each.id, each.tier.value, needs, doc))
+    for members in grouped(project.variants, lambda each: (each.pack, each.case.name)).values():
+        for each in members:
+            needs = ", ".join(dict.fromkeys(f"{need.kind} {need.value}" for need in each.needs))
+            # A case is described once, beside its first variant.
+            doc = each.case.doc.partition("\n")[0] if each is members[0] else ""
+            rows.append((each.id, each.tier.value, needs, doc))
     say_table(view.count(len(rows), "variant"), ("variant", "from tier", "needs", "what"), rows)
     raise typer.Exit(is_broken)
 
@@ -213,8 +188,8 @@ def say_coverage(project: Config) -> None:
     """Say how many variants of each pack have a baseline here, of their case's version, by SKU."""
     every = {each.id: each for each in project.variants}
     held: dict[str, set[str]] = {}
-    for folder in (root / slug for root in project.baselines for slug in skus_in(root)):
-        entries = {n: e for n, e in read_all(folder).items() if n in every}
+    for folder in (root / slug for root in project.baselines for slug in kept.skus_in(root)):
+        entries = {n: e for n, e in kept.read_all(folder).items() if n in every}
         own = {n for n, e in entries.items() if e.case_version == every[n].case.version}
         held[folder.name] = held.get(folder.name, set()) | own
     rows = []
@@ -248,7 +223,7 @@ def run(  # noqa: PLR0913, PLR0917 - a command line
     Under a profiler it is not checked, so that the profile is of the launches only.
     Started by torchrun, it measures with the other ranks.
     """
-    project = find_project(only, tier=Tier.FULL, select="".join(variant.split())).chosen()
+    project = find_project(only, tier=model.Tier.FULL, select="".join(variant.split())).chosen()
     # All packs are listed: one may ask for the kernels of the others.
     packs, (found, *others) = project.packs, project.variants or [None]
     if found is None and (errors := [pack.error for pack in packs if pack.error]):
@@ -258,20 +233,11 @@ def run(  # noqa: PLR0913, PLR0917 - a command line
         raise UsageError(f"{variant!r} is not one variant", remedy=remedy)
     home = next(each for each in packs if each.name == found.pack)
     where, _, own = resolved(device, packs)
-    order = Order(
-        pack=found.pack,
-        origin=home.origin,
-        case=found.case.name,
-        axes=found.axes,
-        device=where,
-        accelerator=own,
-        launches=launches,
-        check=not profiler,
-        paths=tuple(sys.path),
-        kernels=home.kernels,
-    )
     is_rank = found.is_gang and "WORLD_SIZE" in os.environ
-    raise typer.Exit(launch_rank(order, found, json) if is_rank else launch(order, profiler or ()))
+    settings = model.Settings(check_only=not is_rank)
+    setup = Setup(device=where, accelerator=own, own=Code.of([home]), settings=settings)
+    order = Order(job_of(found, setup, Seat(0, 0)), found, launches, not profiler, tuple(sys.path))
+    raise typer.Exit(launch_rank(order, json) if is_rank else launch(order, profiler or ()))
 
 
 @app.command("new-pack")
@@ -490,7 +456,7 @@ def diff(
             else:
                 place = Path(stack.enter_context(TemporaryDirectory()))
                 folders.append(folder_at(root, name, place))
-        for each in differences(*folders):
+        for each in kept.differences(*folders):
             sides = (each.old, each.new)
             times = [time_of(side) if side else "" for side in sides]
             reasons = [side.accepted.reason if side else "" for side in sides]
@@ -552,7 +518,7 @@ def main() -> None:
         raise SystemExit(2) from error
 
 
-def judged_against(run: Run, before: Run) -> RunView:
+def judged_against(run: model.Run, before: model.Run) -> RunView:
     """Return ``run`` with the verdicts it gets when ``before`` is its baseline."""
     source = f"run {before.id}"
     entries = entries_of(before)
@@ -561,11 +527,11 @@ def judged_against(run: Run, before: Run) -> RunView:
     for one in run.variants:
         now, then = (sku_for(one.variant, each.facts, own=each.sku) for each in (run, before))
         why = differs(then.facts, now.facts)
-        expected = Expected(
+        expected = model.Expected(
             entry=entries.get(one.id),
             source=source,
             elsewhere=entries[one.id].cards if is_abroad and one.id in entries else frozenset(),
-            why_not=because("other_kind", text=why) if why else None,
+            why_not=model.because("other_kind", text=why) if why else None,
         )
         # A confirmation replaces its screen.
         variants.append(replace(one, expected=expected, results=(one.last,) if one.last else ()))
@@ -578,29 +544,29 @@ def judged_against(run: Run, before: Run) -> RunView:
 
 def say_skus(root: Path) -> None:
     """Say which products have baselines."""
-    folders = [root / slug for slug in skus_in(root)]
+    folders = [root / slug for slug in kept.skus_in(root)]
     if not folders:
         say(f"no baselines in {root}; perfsuite baseline accept RUN makes them")
         return
     rows = []
     for folder in folders:
-        baselines = Baselines.load([root], read_sku(folder))
-        packs = ", ".join(packs_in(folder))
+        baselines = kept.Baselines.load([root], kept.read_sku(folder))
+        packs = ", ".join(kept.packs_in(folder))
         rows.append((folder.name, baselines.sku.name, packs, str(len(baselines.entries))))
     say_table(f"Baselines in {root}", ("SKU", "product", "packs", "variants"), rows)
 
 
 def say_entries(roots: Sequence[Path], slug: str, variants: str = "") -> None:
     """Say what is accepted for a product, by whom, why and how long ago, and what is excepted."""
-    known = {name: root for root in roots[::-1] for name in skus_in(root)}
+    known = {name: root for root in roots[::-1] for name in kept.skus_in(root)}
     if slug not in known:
         raise UsageError(
             f"there is no baseline for the SKU {slug!r}",
             where=", ".join(map(str, roots)),
             remedy=f"choose one of {', '.join(sorted(known))}" if known else "accept a run first",
         )
-    sku = read_sku(sku_folder(known[slug], slug))
-    baselines = Baselines.load(roots, sku)
+    sku = kept.read_sku(kept.sku_folder(known[slug], slug))
+    baselines = kept.Baselines.load(roots, sku)
     names = sorted(baselines.entries)
     names = [*chosen(names, variants, of=slug)] if variants else names
     if variants and len(names) == 1:
@@ -617,12 +583,12 @@ def say_entries(roots: Sequence[Path], slug: str, variants: str = "") -> None:
         say(text)
 
 
-def say_entry(baselines: Baselines, slug: str, variant: str) -> None:
+def say_entry(baselines: kept.Baselines, slug: str, variant: str) -> None:
     """Say all that is kept of one entry, and of the run that it comes from."""
     entry = baselines.entries[variant]
     accepted, run = entry.accepted, baselines.runs.get(entry.run)
 
-    def cards(metric: BaselineMetric) -> list[tuple[str, str]]:
+    def cards(metric: model.BaselineMetric) -> list[tuple[str, str]]:
         return [(unit, " ".join(f"{v:.6g}" for v in row)) for unit, row in metric.values.items()]
 
     columns = ("metric", "centre", "sd within", "sd between", "card", "processes")
@@ -636,14 +602,14 @@ def say_entry(baselines: Baselines, slug: str, variant: str) -> None:
     state = ", ".join(f"{key} {value}" for key, value in sorted(entry.state.items()))
     say(f"{entry.regime}, version {entry.case_version} of its case; {state or 'no state'}")
     for card in ("", *sorted(entry.cards)):
-        known = baselines.runs.get(entry.run_of([card]), NO_FACTS)
+        known = baselines.runs.get(entry.run_of([card]), kept.NO_FACTS)
         who = f"card {card} of board {known.boards.get(card, 'unknown')}" if card else "reference"
         say(f"{who} from run {entry.run_of([card])} of commit {known.commit or 'unknown'}")
     for key, value in sorted(run.environment.items()) if run else ():
         say(f"  {key} {value}")
 
 
-def viewed(project: Config, run: Run) -> RunView:
+def viewed(project: Config, run: model.Run) -> RunView:
     """Return a stored run as it is reported; what is said of it now alone goes to stderr."""
     basis = find_expected(project.baseline_roots, project.folder, run=run, packs=project.packs)
     outcome = Outcome(basis.hold(run), project.folder, basis)
@@ -656,13 +622,14 @@ def viewed(project: Config, run: Run) -> RunView:
 # One variant alone: under a profiler or debugger, or as one of the ranks of torchrun.
 
 
-class Order(Job, frozen=True, kw_only=True):
+class Order(msgspec.Struct, frozen=True):
     """What the child is to launch; ``paths`` is the parent's ``sys.path``."""
 
-    settings: Settings = Settings(check_only=True)
+    job: Job
+    variant: model.Variant
     launches: int
     check: bool
-    paths: tuple[str, ...] = ()
+    paths: tuple[str, ...]
 
 
 def launch(order: Order, profiler: Sequence[str]) -> int:
@@ -689,18 +656,9 @@ def launched() -> None:
 
 def carry_out(order: Order) -> None:
     """Build, check and launch; raises what the variant or the device has against it."""
-    session = opened(order)
-    case, device = session.case, session.device
-    if case.ranks:
-        ranks = order.axes[case.ranks]
-        raise UsageError(
-            f"{order.case!r} is run by {ranks} ranks, not by one process",
-            where=order.origin,
-            remedy=f"torchrun --nproc-per-node {ranks} -m perfsuite.cli run 'ID'",
-        )
-    missing = missing_of([n for n in case.needs if n.applies(order.axes)], device.facts())
-    if missing:
-        raise UsageError(f"{order.case!r} cannot run here: it {missing}", where=order.origin)
+    session = opened(order.job)
+    device = session.device
+    refuse_misfit(order.variant, 0, device.facts())
     if order.check:
         session.announce = lambda phase: say(f"{phase} ...")
         session.prepare()
@@ -708,7 +666,7 @@ def carry_out(order: Order) -> None:
         right = "right" if evidence.error is None else f"right: relative error {evidence.error:.2g}"
         for line in (right, *(f"{name} {value:g}" for name, value in evidence.exact.items())):
             say(line)
-    if case.regime is not Regime.EXACT:
+    if session.case.regime is not model.Regime.EXACT:
         (launch_once,) = session.launches(1)
         times_us = []
         for _ in range(1 + order.launches):
@@ -727,20 +685,21 @@ def carry_out(order: Order) -> None:
 # One rank that torchrun started, on one node or several.
 
 
-def launch_rank(order: Order, variant: Variant, written: Path | None) -> int:
+def launch_rank(order: Order, written: Path | None) -> int:
     """Measure with the other ranks, rank 0 says and writes what was found; return the status."""
+    variant = order.variant
     try:
-        gang = join_elastic(order.device)
-        session = opened(replace(order, settings=Settings()), gang)
+        gang = join_elastic(order.job.device)
+        session = opened(order.job, gang)
         facts = session.device.facts()
-        refuse_misfit(variant, gang, facts)
+        refuse_misfit(variant, gang.ranks, facts)
         session.prepare()
         for _ in range(session.settings.rounds):
             session.block()
         session.recheck()
         parts = gang.gather(bytes(raw(replace(session.finish(), unit=facts.unit))).decode())
         gang.leave()  # not after a failure: the others may wait elsewhere, and torchrun ends them
-        found = [received(part.encode(), Evidence) for part in parts if not gang.rank]
+        found = [received(part.encode(), model.Evidence) for part in parts if not gang.rank]
         whole = merged(found, variant.case.metrics) if found else None
     except PerfError as error:
         sys.stderr.write(f"rank {from_environment('RANK') or '?'}: {error}\n")
@@ -752,19 +711,20 @@ def launch_rank(order: Order, variant: Variant, written: Path | None) -> int:
     say(f"{variant.id}: median {median_us:.4g} us of {len(times_us)} samples, by the slowest rank")
     if written is not None:
         evidence = (replace(whole, unit=gang_unit(each.unit for each in found)),)
-        result = Result(variant=variant.id, status=Status.OK, evidence=evidence)
+        result = model.Result(variant=variant.id, status=model.Status.OK, evidence=evidence)
         written.write_bytes(encode(replace(result, case_version=variant.case.version)))
     return 0
 
 
-def refuse_misfit(variant: Variant, gang: Gang, facts: DeviceFacts) -> None:
-    """Raise UsageError unless the variant is one for these ranks and this device."""
-    if gang.ranks != variant.ranks:
+def refuse_misfit(variant: model.Variant, ranks: int, facts: model.DeviceFacts) -> None:
+    """Raise UsageError unless the variant is one for so many ranks, 0 for none, and this device."""
+    if ranks != (variant.ranks if variant.is_gang else 0):
         raise UsageError(
-            f"{variant.id} is run by {variant.ranks} ranks, and torchrun started {gang.ranks}",
-            remedy="choose --nnodes and --nproc-per-node accordingly, or another variant",
+            f"{variant.id} is run by {variant.ranks} ranks, and torchrun started {ranks or 'none'}",
+            remedy=f"torchrun --nproc-per-node {variant.ranks} -m perfsuite.cli run 'ID', on more "
+            "nodes with --nnodes; or choose another variant",
         )
-    if missing := missing_need(variant, replace(facts, gpus=gang.ranks)):
+    if missing := missing_need(variant, replace(facts, gpus=ranks or facts.gpus)):
         raise UsageError(f"{variant.id} cannot run here: it {missing}")
 
 
@@ -830,12 +790,12 @@ SOFTWARE = {
 
 def say_software() -> None:
     """Say what of the software that measuring needs is here, and which GPUs its driver shows."""
-    known, rows = [SOFTWARE, *(each.software for each in BUILT_IN_DEVICES.values())], []
+    known, rows = [SOFTWARE, *(each.software for each in model.BUILT_IN_DEVICES.values())], []
     for name, purpose in chain.from_iterable(each.items() for each in known):
         there = next(iter(distributions(name=name)), None)
         rows.append((name, there.version if there else "not installed", purpose))
     say_table("Software", ("package", "version", "for"), rows)
-    own = {name: each for name, each in BUILT_IN_DEVICES.items() if each.unit}
+    own = {name: each for name, each in model.BUILT_IN_DEVICES.items() if each.unit}
     found = {name: products_of(listed(name)) for name in own}
     for name, products in found.items():
         for gpu in (gpu for group in products for gpu in group):
@@ -851,7 +811,7 @@ def say_software() -> None:
             say(text)
 
 
-def say_device(units: Sequence[DeviceFacts]) -> None:
+def say_device(units: Sequence[model.DeviceFacts]) -> None:
     """Say which product this is, with the facts that a comparison rests on."""
     facts, sku = units[0], sku_of(units[0])
     known = {
@@ -869,10 +829,10 @@ def say_device(units: Sequence[DeviceFacts]) -> None:
     say_table("Recorded with each result", ("kind", "fact", "value"), rows)
 
 
-def say_baselines(facts: DeviceFacts, roots: Sequence[Root]) -> None:
+def say_baselines(facts: model.DeviceFacts, roots: Sequence[kept.Root]) -> None:
     """Say what this device will be compared with."""
     sku = sku_of(facts)
-    baselines = Baselines.load(roots, sku)
+    baselines = kept.Baselines.load(roots, sku)
     if baselines.fingerprint_problem:
         say(f"Baselines of {sku.slug} are of another product: {baselines.fingerprint_problem}")
     elif baselines.entries:
@@ -881,7 +841,7 @@ def say_baselines(facts: DeviceFacts, roots: Sequence[Root]) -> None:
         say(f"Baselines: none for {sku.slug}; a run is compared with the first one on this device")
 
 
-def say_spoilers(units: Sequence[DeviceFacts]) -> bool:
+def say_spoilers(units: Sequence[model.DeviceFacts]) -> bool:
     """Say what on this machine would spoil a comparison right now; return whether that passes.
 
     How a machine is set up, power limit and governor, does not: its baselines were measured so.

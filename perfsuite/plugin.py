@@ -62,9 +62,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("perf"):
         for arg in config.args:
             # As pytest does: a link stays, ".." goes.
-            path = Path(
-                os.path.abspath(config.invocation_params.dir / arg.partition("::")[0])  # noqa: PTH100
-            )
+            named = config.invocation_params.dir / arg.partition("::")[0]
+            path = Path(os.path.abspath(named))  # noqa: PTH100
             is_module = path.is_file() and is_case(path, config)
             if is_module or is_module_id(arg, config):
                 what = "a case module" if is_module else "a variant"

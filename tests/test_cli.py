@@ -8,7 +8,6 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,7 @@ from msgspec.structs import replace
 from rich.console import Console
 from store_data import FACTS, SKU, finished, kept
 
-from perfsuite.boundary import UsageError
-from perfsuite.cli import Order, carry_out, say_baselines
+from perfsuite.cli import say_baselines
 from perfsuite.model import Health, Verdict, Word, because
 from perfsuite.run.project import WIDE, say_table
 from perfsuite.workers.units import _busy, _limited, lock
@@ -142,17 +140,12 @@ def test_run_checks_and_launches_and_under_a_profiler_it_only_launches(
     assert "check" not in said
 
 
-def test_a_launch_needs_its_device_and_its_ranks(project: Path) -> None:
+def test_a_launch_needs_its_device(perfsuite: Command, project: Path) -> None:
     text = STEADY.read_text("utf-8").replace("source=", "needs=[perfsuite.cuda()], source=")
     (project / "steady.py").write_text(text, encoding="utf-8")
-    order = partial(Order, device="fake", launches=1, check=True)
-    gang = f"file:{STEADY.with_name('gang.py')}"
-    double = order(pack="steady", origin=f"file:{project}/steady.py", case="double", axes={"n": 1})
-    reduce = order(pack="gang", origin=gang, case="reduce", axes={"ranks": 2, "n": 16})
-    with pytest.raises(UsageError, match="needs device cuda, this run uses fake"):
-        carry_out(double)
-    with pytest.raises(UsageError, match=r"run by 2 ranks, not by one(.|\n)*torchrun .* run 'ID'"):
-        carry_out(reduce)
+    own = ("run", "steady.double[n=100]", "--packs", "./steady.py", "--device", "fake")
+    code, said = perfsuite(*own)
+    assert (code, "needs device cuda, this run uses fake" in said) == (2, True), said
 
 
 def test_pairs_with_an_environment_are_held_against_no_baseline(

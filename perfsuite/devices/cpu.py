@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from perfsuite.devices.plain import compilers
-from perfsuite.devices.protocol import Fn, Gang, Group, PlainContext, Sample, Sets, own_ns
+from perfsuite.devices.protocol import Context, Fn, Gang, Group, Sample, Sets, own_ns
 from perfsuite.model import DeviceFacts
 
 # Workloads of plain Python need no torch.
@@ -109,9 +109,9 @@ class CpuDevice(Data):
             memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         )
 
-    def context(self, seed: int) -> PlainContext:
+    def context(self, seed: int) -> Context:
         """Return a builder's context."""
-        return PlainContext(seed, "cpu", "cpu", "cpu", self._gang.rank, self._gang.ranks)
+        return Context(seed, "cpu", "cpu", "cpu", self._gang.rank, self._gang.ranks)
 
     def group(self, fn: Fn, sets: Sets, launches: int, *, backend: str) -> Group:
         """Make a loop; a CPU has no graphs and nothing to await."""

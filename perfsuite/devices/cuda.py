@@ -25,6 +25,7 @@ from perfsuite.boundary import DeviceError, PerfError
 from perfsuite.devices import protocol, tensors
 from perfsuite.devices.nvml import Nvml, arch_of, together, visible_arch, watching
 from perfsuite.devices.plain import compilers
+from perfsuite.devices.protocol import Act
 from perfsuite.devices.sass import plain_ptx, triton_kernels, triton_loaded
 from perfsuite.gpu import INCLUDED, stream
 from perfsuite.model import DeviceFacts, Health, Regime
@@ -39,10 +40,11 @@ LIMIT_S = 100.0
 FREE_SHARED_BYTES = 48 << 10
 
 Dim = int | tuple[int, ...]
+Agree = Callable[[float], float]
 
 
 @dataclass(slots=True)
-class CudaContext(protocol.PlainContext):
+class CudaContext(protocol.Context):
     """A builder's context on a GPU; ``loaded`` returns each kernel that it compiled."""
 
     loaded: list[Callable[[], protocol.Loaded]] = field(default_factory=list)
@@ -443,7 +445,7 @@ class CudaDevice(tensors.TensorDevice):
                 torch.cuda.synchronize()
 
         if backend == "host":
-            return protocol.Issued(await_each, launches, "host")
+            return protocol.Group(await_each, launches, "host")
         if backend == "graph":
             replay: Callable[[], None] | None = None
             with contextlib.suppress(RuntimeError):
@@ -451,8 +453,8 @@ class CudaDevice(tensors.TensorDevice):
             torch.cuda.synchronize()
             # A graph, unless one rank's capture failed.
             if not self._gang.agree(float(replay is None)) and replay is not None:
-                return protocol.Issued(replay, launches, "graph", returned)
-        return protocol.Issued(lambda: self._watch.stamped(issue), launches, "loop")
+                return protocol.Group(replay, launches, "graph", returned)
+        return protocol.Group(lambda: self._watch.stamped(issue), launches, "loop")
 
     def sample(
         self, group: protocol.Group, count: int, *, regime: Regime, spin_us: float, flush: bool
@@ -479,7 +481,7 @@ class CudaDevice(tensors.TensorDevice):
 
     def again(self, group: protocol.Group, fn: protocol.Fn, arguments: protocol.Arguments) -> Any:
         """Replay a graph, and return what the last launch in it writes; else launch."""
-        if not isinstance(group, protocol.Issued) or group.backend != "graph":
+        if group.backend != "graph":
             return fn(*arguments)
         group()
         return group.returned[-1]
@@ -522,7 +524,7 @@ class CudaDevice(tensors.TensorDevice):
         torch.cuda.synchronize()
         return int(torch.cuda.max_memory_allocated() - held)
 
-    def shown(self, issue: Callable[[], object]) -> None:
+    def shown(self, issue: Act) -> None:
         """Call ``issue`` between the start and the stop that NVIDIA's profilers wait for."""
         torch.cuda.synchronize()
         torch.cuda.profiler.start()
@@ -577,11 +579,7 @@ class CudaDevice(tensors.TensorDevice):
 
 
 def joins_streams(
-    launch: Callable[[], object],
-    spin: Callable[[float], object],
-    wait_stream: Callable[[], object],
-    wait_device: Callable[[], object],
-    agree: Callable[[float], float],
+    launch: Act, spin: Callable[[float], object], wait_stream: Act, wait_device: Act, agree: Agree
 ) -> bool:
     """Tell work that a launch leaves on other streams from a device that is slow to answer.
 
@@ -592,7 +590,7 @@ def joins_streams(
     ranks. Ranks that did not ``agree`` would launch unequally often.
     """
 
-    def late(issue: Callable[[], object]) -> tuple[float, float]:
+    def late(issue: Act) -> tuple[float, float]:
         wait_device()
         begun = time.perf_counter()
         issue()

@@ -23,11 +23,13 @@ from typing import Any
 import numpy as np
 
 from perfsuite.boundary import CaseError
-from perfsuite.devices.protocol import Comparison, Device, Fn, Gang, Group, Issued, Rng, Sets
+from perfsuite.devices.protocol import Act, Comparison, Device, Fn, Gang, Group, Rng, Sets
 
 # What nobody can write into says all there is to say of it.
 FROZEN = (bool, int, float, complex, str, bytes, range, type(None))
 Put = Callable[[Any], object]
+# Opens a value that holds others, by names or places; None of what holds none.
+Inside = Callable[[Any], dict[Any, Any] | None]
 HOLDERS = (list, tuple, dict, set, frozenset)
 TEXT = (str, bytes, bytearray)
 NUMBERS = (int, float, complex)
@@ -112,11 +114,7 @@ def parts(value: Any) -> dict[Any, Any] | None:
 
 
 def pairs(
-    one: Any,
-    other: Any,
-    inside: Callable[[Any], dict[Any, Any] | None] = parts,
-    put: Put | None = None,
-    depth: int = 0,
+    one: Any, other: Any, inside: Inside = parts, put: Put | None = None, depth: int = 0
 ) -> Iterator[tuple[Any, Any, Put | None]]:
     """Yield the values in two arguments by twos; what holds others is opened by ``inside``.
 
@@ -334,7 +332,7 @@ def _owners(outputs: Sequence[Any]) -> set[int]:
     return {id(_owner(value)) for value in leaves(outputs) if not is_frozen(value)}
 
 
-def _move(old: Any, new: Any, put: Put | None) -> Callable[[], object] | None:
+def _move(old: Any, new: Any, put: Put | None) -> Act | None:
     """Return what brings the data of ``new`` to where ``old`` lies, None where that cannot be."""
     if is_frozen(old) and is_frozen(new):
         return put and partial(put, new)
@@ -442,7 +440,7 @@ class PlainDevice(Device):
         or what nobody may write is among them.
         """
         written = _owners(outputs)
-        moves: list[Callable[[], object]] = []
+        moves: list[Act] = []
         for old, new, put in pairs(arguments, fresh):
             is_same = type(old) is type(new) and is_frozen(old) and old == new
             if old is new or is_same or id(_owner(old)) in written:
@@ -474,7 +472,7 @@ class PlainDevice(Device):
             for index in range(launches):
                 fn(*sets[index % len(sets)])
 
-        return Issued(issue, launches, backend)
+        return Group(issue, launches, backend)
 
     def agree(self, value: float) -> float:
         """Return the largest value among the ranks."""

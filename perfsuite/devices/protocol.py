@@ -25,6 +25,8 @@ from perfsuite.boundary import MAGNITUDE, DeviceError, shown
 from perfsuite.model import BUILT_IN_DEVICES, Accelerator, DeviceFacts, Gpu, Health, built_in
 
 Fn = Callable[..., Any]
+# What is called for its effect: it issues, reads or waits.
+Act = Callable[[], object]
 # What launches are handed: one, or as many as rotate.
 Arguments = tuple[Any, ...]
 Sets = Sequence[Arguments]
@@ -103,43 +105,13 @@ class Rng(Protocol):
         """An output, to be written by the launch."""
 
 
-class Context(Protocol):
+@dataclass(slots=True)
+class Context:
     """What a case's builder is handed; ``rank`` of ``ranks`` is 0 of 1 where no gang is needed.
 
     ``seed`` and the inputs made from it are the same on all ranks: what shall differ by rank is
     derived from ``rank``, so that the reference can derive the others' data too.
     """
-
-    device: str
-    place: str
-    arch: str
-    seed: int
-    rank: int
-    ranks: int
-
-    def load_cuda(
-        self, path: str | Path, name: str, *, options: Sequence[str] = ()
-    ) -> Callable[..., None]:
-        """Compile a kernel of a .cu file; the result launches as ``k(grid, block, *args)``.
-
-        ``grid`` and ``block`` are ints or tuples, ``shared_bytes=`` sets dynamic shared memory;
-        tensors pass their pointer, ints become int64 unless wrapped in a ctypes or numpy scalar.
-        """
-
-
-class Group(Protocol):
-    """Launches that are timed as one sample."""
-
-    launches: int
-    backend: str
-
-    def __call__(self) -> None:
-        """Issue all launches of the group."""
-
-
-@dataclass(slots=True)
-class PlainContext:
-    """A builder's context where no CUDA kernel can run."""
 
     seed: int
     device: str
@@ -151,19 +123,25 @@ class PlainContext:
     def load_cuda(
         self, path: str | Path, name: str, *, options: Sequence[str] = ()
     ) -> Callable[..., None]:
-        """Refuse: there is no GPU here."""
+        """Compile a kernel of a .cu file; the result launches as ``k(grid, block, *args)``.
+
+        ``grid`` and ``block`` are ints or tuples, ``shared_bytes=`` sets dynamic shared memory;
+        tensors pass their pointer, ints become int64 unless wrapped in a ctypes or numpy scalar.
+        ``DeviceError`` where no CUDA kernel can run.
+        """
         what = f"device {self.device!r} cannot run kernel {name!r}"
         raise DeviceError(what, where=str(path), remedy="give it needs=[perfsuite.cuda()]")
 
 
 @dataclass(slots=True)
-class Issued:
-    """Launches that one call issues: a loop, a captured graph, or calls awaited one by one.
+class Group:
+    """Launches that are timed as one sample, and that one call issues.
 
-    ``returned`` ends with what the last launch of a graph returned.
+    They are a loop, a captured graph, or calls awaited one by one. ``returned`` ends with what the
+    last launch of a graph returned.
     """
 
-    issue: Callable[[], object]
+    issue: Act
     launches: int
     backend: str
     returned: Sequence[Any] = ()
@@ -313,7 +291,7 @@ class Device(ABC):
         """Return the peak of memory allocated during one launch without its inputs, if known."""
         return None
 
-    def traced(self, issue: Callable[[], object]) -> Sequence[model.TracedKernel]:
+    def traced(self, issue: Act) -> Sequence[model.TracedKernel]:
         """Return each kernel that ``issue`` launches; the first call may take seconds.
 
         A process that was traced is no good for measuring.
@@ -321,7 +299,7 @@ class Device(ABC):
         issue()
         return ()
 
-    def shown(self, issue: Callable[[], object]) -> None:
+    def shown(self, issue: Act) -> None:
         """Call ``issue`` where a profiler that this process runs under looks, and wait for it."""
         issue()
         self.synchronize()
@@ -378,7 +356,7 @@ def waited_ns() -> int:
         return 0
 
 
-def own_ns(act: Callable[[], object]) -> int:
+def own_ns(act: Act) -> int:
     """Return how long a call took, less what this thread waited for a core meanwhile.
 
     A wait between a stamp and the reading beside it is no part of the time: what the readings took
@@ -512,7 +490,7 @@ class JoinedGang(Gang):
         dist.init_process_group(kind.backend, timeout=TIMEOUT, device_id=self._place, **where)
         # A group of its own: agreeing launches nothing on a GPU, and works while NCCL is stuck.
         self._control = dist.new_group(backend="gloo", timeout=TIMEOUT)
-        self._token: Any = None
+        self._token = torch.zeros(1, device=self._place)
         super().__init__(dist.get_rank(), dist.get_world_size())
 
     def agree(self, value: float) -> float:
@@ -538,8 +516,6 @@ class JoinedGang(Gang):
 
     def line_up(self) -> None:
         """Let the current CUDA stream wait for every rank's."""
-        if self._token is None:
-            self._token = self._torch.zeros(1, device=self._place)
         self._dist.all_reduce(self._token)
 
 
@@ -668,10 +644,8 @@ def facts_faults(device: Device) -> Iterator[str]:
         yield f"facts() returned {shown(facts)}, no sound DeviceFacts: {error}"
         return
     # A folder of baselines has the name, a file of locks the unit.
-    for key, text, is_path in (
-        ("name", facts.name, False),
-        ("unit", facts.unit, "/" in facts.unit),
-    ):
+    for key, text in {"name": facts.name, "unit": facts.unit}.items():
+        is_path = key == "unit" and "/" in text
         if is_path or len(text) > MOST_NAME or not text.isprintable():
             yield f"facts().{key} is {text[:MOST_NAME]!r}: a short text of one line, no path"
     if facts != device.facts():

@@ -195,12 +195,9 @@ def facts_of(code: MachineCode) -> dict[str, float]:
 
 def _tool() -> str:
     """Return Triton's own cuobjdump, which belongs to its ptxas, else the CUDA toolkit's."""
-    spec = importlib.util.find_spec("triton")
-    if spec is not None and spec.origin:
-        path = Path(spec.origin).parent / "backends/nvidia/bin/cuobjdump"
-        if path.is_file():
-            return str(path)
-    found = shutil.which("cuobjdump")
+    triton = importlib.util.find_spec("triton")
+    own = Path(triton.origin or "").parent / "backends/nvidia/bin" if triton else ""
+    found = shutil.which("cuobjdump", path=own) or shutil.which("cuobjdump")
     if found is None:
         raise CaseError("there is no cuobjdump", remedy="install triton, which brings it")
     return found

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 from perfsuite.boundary import CaseError, DeviceError
 from perfsuite.devices import plain
 from perfsuite.devices.plain import CHUNK, POISON_BYTE, PlainDevice, pairs
-from perfsuite.devices.protocol import Comparison, Device, Rng, open_device
+from perfsuite.devices.protocol import Act, Comparison, Device, Rng, open_device
 from perfsuite.model import TracedKernel
 
 # Relative L2 error by output dtype: rounding of the format times the growth of a long sum.
@@ -224,7 +224,7 @@ def sharing(driver: str, mig: str) -> tuple[str, ...]:
 GPU_KINDS = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 
 
-def gpu_kernels(issue: Callable[[], object]) -> list[TracedKernel]:
+def gpu_kernels(issue: Act) -> list[TracedKernel]:
     """Return each kernel, copy and fill that ``issue`` has the GPU do, in time order."""
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         issue()
@@ -384,7 +384,7 @@ class TensorDevice(PlainDevice):
             found["cudnn"] = str(torch.backends.cudnn.version())
         return found
 
-    def traced(self, issue: Callable[[], object]) -> list[TracedKernel]:
+    def traced(self, issue: Act) -> list[TracedKernel]:
         """Return each of torch's operators that ``issue`` calls, less what it calls itself."""
         with profile(activities=[ProfilerActivity.CPU]) as profiler:
             issue()

@@ -115,12 +115,12 @@ def planned(session: Session, workload: Workload, known: Sampling | None) -> Pla
     def inputs(index: int, *, is_kept: bool) -> Given:
         return given(device, workload, session.seed * SEEDS + index, is_kept=is_kept)
 
-    def grouped(launches: int) -> Group:
+    def grouped(launches: int, backend: str = "") -> Group:
         # A single launch needs no graph, whose copy nodes may take other paths.
-        backend = "graph" if workload.captures and launches > 1 else "loop"
-        backend = "host" if regime is Regime.END_TO_END else backend
+        usual = "graph" if workload.captures and launches > 1 else "loop"
+        usual = "host" if regime is Regime.END_TO_END else usual
         arguments = [each.arguments for each in sets]
-        return device.group(workload.fn, arguments, launches, backend=backend)
+        return device.group(workload.fn, arguments, launches, backend=backend or usual)
 
     sets = [inputs(0, is_kept=True)]
     # Of a launch whose result matched, another process knows what it does.
@@ -152,8 +152,7 @@ def planned(session: Session, workload: Workload, known: Sampling | None) -> Pla
     if by_host:
         plan.blocks = max(FEWEST_BLOCKS, HOST_US // (samples * sample_us))
     if device.has_cycles and not has_own_clock:
-        arguments = [each.arguments for each in sets]
-        own = device.group(workload.fn, arguments, launches, backend="loop")
+        own = grouped(launches, "loop")
         own_spin_us = ISSUE_MARGIN * _issue_us(device, own)
         few = _fitting(HOST_BLOCK_US, sample_us + own_spin_us, most=BESIDE_SAMPLES, by_host=by_host)
         plan.beside = Plan(device, own, Regime.PACED, few, own_spin_us, flush)

@@ -12,6 +12,8 @@ from inspect import signature
 from numbers import Real
 from typing import Any
 
+from msgspec.structs import asdict
+
 from perfsuite import model
 from perfsuite.boundary import CaseError, DisturbedError, WrongResultError, is_measurable, shown
 from perfsuite.devices.protocol import KERNELS, Device, count_kernels
@@ -88,10 +90,8 @@ class Session:
                 self.checked = check(self.device, built, seed=seed, is_thorough=is_thorough)
                 self.told["backend"] = "played"
                 return
-            if is_thorough:
-                self.checked = check(self.device, built, seed=self.check_seed)
-            else:
-                self.checked = marked(self.device, built, seed=self.check_seed)
+            find = check if is_thorough else marked
+            self.checked = find(self.device, built, seed=self.check_seed)
             inputs = built.make_inputs(self.device.rng(self.seed * SEEDS))
             if (peak := self.device.peak_bytes(built.fn, inputs)) is not None:
                 self.exact[model.PEAK_BYTES.name] = float(peak)
@@ -193,8 +193,7 @@ class Session:
         with self.phase("calibrate"):
             self.plan = plan = planned(self, self.built, known)
         chosen = model.Sampling(plan.group.launches, len(plan.sets))
-        self.told |= {"launches": chosen.launches, "sets": chosen.sets, "pace": plan.pace}
-        self.told["backend"] = plan.group.backend
+        self.told |= {**asdict(chosen), "backend": plan.group.backend, "pace": plan.pace}
         with self.phase("settle"):
             self.told["settled"] = settle(self, plan)
         if self.case.regime is model.Regime.SUSTAINED and not self.case.ranks:
@@ -277,10 +276,8 @@ class Session:
         """Play once: a play may hold many requests."""
         started = time.monotonic()
         # What was right once may be wrong on a warm cache, or when a graph is replayed.
-        seed = self.settings.seed
-        time_us, found, comparison, self._expected = play(
-            self.device, scenario, seed, self._expected
-        )
+        played = play(self.device, scenario, self.settings.seed, self._expected)
+        time_us, found, comparison, self._expected = played
         self.checked = Checked(comparison.known_error, comparison.limit)
         health = self.device.health()
         metrics = _told(health) | {name: (value,) for name, value in self._declared(found).items()}

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import attrgetter
 from subprocess import SubprocessError
 
 from msgspec.structs import replace
@@ -16,6 +17,7 @@ from perfsuite.boundary import PerfError
 from perfsuite.devices.protocol import Device, Loaded
 from perfsuite.devices.sass import facts_of, read_code
 from perfsuite.model import Code, TracedKernel, function_of
+from perfsuite.stats import grouped
 from perfsuite.store.files import round_digits
 
 # Launches that are traced: enough for a median, but no longer than this; of long ones, one.
@@ -84,11 +86,8 @@ def warmed_up(device: Device, launches: Sequence[Callable[[], object]]) -> float
 
 def _grouped(seen: Sequence[TracedKernel], launches: int) -> Iterator[TracedKernel]:
     """Yield kernels of one name and shape as one, with their count in a launch."""
-    groups: dict[object, list[TracedKernel]] = {}
-    for each in seen:
-        alike = each.name, each.grid, each.block, each.registers, each.shared_bytes
-        groups.setdefault(alike, []).append(each)
-    for kernels in groups.values():
+    alike = attrgetter("name", "grid", "block", "registers", "shared_bytes")
+    for kernels in grouped(seen, alike).values():
         name, half = kernels[0].name, NAME_CHARACTERS // 2
         yield replace(
             kernels[0],

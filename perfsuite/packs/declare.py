@@ -15,6 +15,8 @@ from perfsuite import model
 Values = Mapping[str, model.Scalar | Sequence[model.Scalar]]
 Points = Values | Sequence[Values]
 Function = Callable[..., Any]
+# A point with the tier that lists it.
+Bound = tuple[model.Tier, model.Axes]
 # The axis that names implementations.
 IMPL = "impl"
 # What an operator says of its workloads; the rest of what it is given is the case's.
@@ -27,6 +29,11 @@ def grid(points: Points) -> Iterator[dict[str, model.Scalar]]:
         values = [v if isinstance(v, (list, tuple, range)) else (v,) for v in each.values()]
         for bound in itertools.product(*values):
             yield dict(zip(each, bound, strict=True))
+
+
+def points_of(**tiers: Points) -> list[Bound]:
+    """Return the points that each tier lists, with that tier."""
+    return [(model.Tier(tier), each) for tier, some in tiers.items() for each in grid(some)]
 
 
 class Implementation(model.Record, frozen=True, kw_only=True):
@@ -50,9 +57,7 @@ class Operator:
     axes; ``impl`` is the last one where the function does not name it.
     """
 
-    def __init__(
-        self, inputs: Function, points: Mapping[model.Tier, Points], fields: dict[str, Any]
-    ) -> None:
+    def __init__(self, inputs: Function, points: Sequence[Bound], fields: dict[str, Any]) -> None:
         self._inputs, self._points = inputs, points
         self._of_workload = {name: fields.pop(name) for name in OF_WORKLOAD if name in fields}
         self._fields = fields
@@ -111,10 +116,7 @@ class Operator:
 
         What watches the machine, and what shows a ceiling, are its owner's implementations.
         """
-        points = {
-            tier: [{k: v for k, v in each.items() if k != IMPL} for each in grid(some)]
-            for tier, some in self._points.items()
-        }
+        points = [(t, {k: v for k, v in p.items() if k != IMPL}) for t, p in self._points]
         fields = {**self._fields, **self._of_workload, "canary": {}, "ceilings": {}}
         other = Operator(self._inputs, points, fields)
         other._reference, other._wrong, other._exact = self._reference, self._wrong, self._exact
@@ -162,9 +164,8 @@ class Operator:
                     what = f"{name}() of operator {self.name!r} takes {each.name}, which is no axis"
                     raise ValueError(f"{what}: axes are {', '.join(dict.fromkeys(known))}")
 
-    def _all(self) -> Iterator[tuple[model.Tier, model.Axes]]:
-        each_point = [(t, p) for t, points in self._points.items() for p in grid(points)]
-        for tier, point in each_point:
+    def _all(self) -> Iterator[Bound]:
+        for tier, point in self._points:
             for name in [point[IMPL]] if IMPL in point else self.implementations:
                 if (each := self.implementations.get(str(name))) is None:
                     known = ", ".join(self.implementations)
@@ -207,7 +208,7 @@ def operator(
     ``rate_dtype``. Bytes are those of inputs and outputs unless ``work`` says otherwise; with a
     ``rate_dtype`` and neither ``flops`` nor ``work``, torch counts the reference's operations.
     """
-    points = {model.Tier.SMOKE: smoke, model.Tier.NIGHTLY: nightly, model.Tier.FULL: full}
+    points = points_of(smoke=smoke, nightly=nightly, full=full)
     return lambda inputs: Operator(inputs, points, fields)
 
 
@@ -218,25 +219,19 @@ def case(
 
     It returns a ``Workload``, ``Inspection`` or ``Scenario``. Points are those of ``operator``.
     """
-    points = {model.Tier.SMOKE: smoke, model.Tier.NIGHTLY: nightly, model.Tier.FULL: full}
+    points = {"smoke": smoke, "nightly": nightly, "full": full}
     axes = fields.get("axes")
-    if axes is None:
-        every = [(tier, each) for tier, some in points.items() for each in grid(some)]
-    else:
-        every = _by_axes(points, fields)
+    every = points_of(**points) if axes is None else _by_axes(points, fields)
     return lambda build: _case(build, _axes_of(build) if axes is None else axes, every, fields)
 
 
 def _case(
-    build: Function,
-    axes: Iterable[str],
-    points: Iterable[tuple[model.Tier, model.Axes]],
-    fields: dict[str, Any],
+    build: Function, axes: Iterable[str], points: Iterable[Bound], fields: dict[str, Any]
 ) -> model.Case:
     """Return a case of ``points``, which come tier by tier: the first that lists one has it."""
     fields = {"name": build.__name__, "doc": build.__doc__ or "", **fields}
     names = tuple(dict.fromkeys(axes))
-    bound: dict[tuple[tuple[type, model.Scalar], ...], tuple[model.Tier, model.Axes]] = {}
+    bound: dict[tuple[tuple[type, model.Scalar], ...], Bound] = {}
     for tier, point in points:
         if set(point) != set(names):
             what = f"a point of case {fields['name']!r} binds {', '.join(point) or 'no axis'}"
@@ -253,20 +248,15 @@ def _case(
     return model.Case(build=build, axes=values, points=points, **fields)
 
 
-def _by_axes(
-    points: Mapping[model.Tier, Any], fields: dict[str, Any]
-) -> list[tuple[model.Tier, dict[str, model.Scalar]]]:
+def _by_axes(points: Mapping[str, Any], fields: dict[str, Any]) -> list[Bound]:
     """Return points as packs of API 1 say them: products of axes, and what is left out of them."""
     told = "case(axes=...) goes with API 3: list the points of each tier, as operator says"
     with suppress(DeprecationWarning):  # where warnings are errors an old pack would be none
         warnings.warn(told, DeprecationWarning, stacklevel=3)
     axes, only = fields.pop("axes"), fields.pop("only", None)
-    return [
-        (tier, each)
-        for tier, some in points.items()
-        for each in grid({name: [*values] for name, values in {**axes, **dict(some)}.items()})
-        if not only or only(**each)
-    ]
+    listed = {tier: {**axes, **dict(some)} for tier, some in points.items()}
+    every = points_of(**{tier: {k: [*v] for k, v in some.items()} for tier, some in listed.items()})
+    return [(tier, each) for tier, each in every if not only or only(**each)]
 
 
 def _axes_of(function: Function) -> tuple[str, ...]:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
-from importlib.machinery import SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -37,6 +36,7 @@ ARCH = re.compile(r"sm_(\d+)([af]?)(\+?)\Z")
 TARGET = re.compile(r"sm_\d{2,3}[af]?\Z")
 NO_DOCSTRINGS = 2  # PYTHONOPTIMIZE=2: Python itself drops them all
 NEEDS = ("device", "arch", "gpus", "package", "feature")
+DECLARED = model.Case | model.Claim | Operator
 HOOKS = sorted(name for name in vars(hooks) if name.startswith("perf_"))
 # What a pack's kernels were compiled as on a GPU, beside its modules.
 RECORDED, RECORDED_SCHEMA = "codegen.json", "perfsuite.codegen/1"
@@ -67,70 +67,62 @@ def load_pack(name: str, origin: str, kernels: Sequence[model.Kernel] | None = (
     provider = _imported(source)
     hook = _hooks_of(source, provider)
 
-    def returned(asked: Any, kind: Any, what: str, *, many: bool = False, **arguments: Any) -> Any:
-        """Return what the pack's own implementation of a hook returns; nothing if it has none."""
-        try:
-            answers = asked(**arguments)
-        except (Exception, SystemExit) as error:
-            told_of = f"{asked.name}() raised {told(error)}"
-            raise source.refuse(told_of, remedy="correct the hook or what it imports") from error
-        if not asked.get_hookimpls():
-            return () if many else None
-        found: Any = answers[0] if answers else None
-        is_list = isinstance(found, list | tuple)
-        for each in found if many and is_list else (found,):
-            if not isinstance(each, kind) or is_list is not many:
-                told_of = f"{asked.name}() returned {each!r}, a {type(each).__name__}"
-                raise source.refuse(told_of, remedy=f"return {what}{', in a list' * many}")
-        return found
-
-    own = [
-        *returned(hook.perf_kernels, model.Kernel, "perfsuite.Kernel objects", many=True),
-        *_recorded(source, provider),
-    ]
+    what = "perfsuite.Kernel objects"
+    own = list(_returned(source, hook.perf_kernels, model.Kernel, what, many=True))
+    own += _recorded(source, provider)
     _check_each(source, "kernel", own, _of_kernel)
     wants = any("kernels" in each.argnames for each in hook.perf_cases.get_hookimpls())
     declared: Sequence[Any] = ()
     operators: dict[str, Operator] = {}
     if kernels is not None or not wants:
-        what, given = "cases (builders decorated with @perfsuite.case) and claims", kernels or ()
-        declared = returned(
-            hook.perf_cases,
-            model.Case | model.Claim | Operator,
-            what,
-            many=True,
-            kernels=tuple(given),
+        what, kind = "cases (builders decorated with @perfsuite.case) and claims", DECLARED
+        declared = _returned(
+            source, hook.perf_cases, kind, what, many=True, kernels=tuple(kernels or ())
         )
         operators = {each.name: each for each in declared if isinstance(each, Operator)}
         what = "a mapping of cases, such as compute.softmax, to perfsuite.Implementation objects"
-        theirs = returned(hook.perf_implementations, Mapping, what) or {}
+        theirs = _returned(source, hook.perf_implementations, Mapping, what) or {}
         note, others = _of_others(source, theirs)
         source = replace(source, note=note)
         declared = list(_spelled_out(source, [*declared, *others]))
-    cases = {each.name: each for each in declared if isinstance(each, model.Case)}
+    built = [each for each in declared if isinstance(each, model.Case)]
     claims = tuple(each for each in declared if isinstance(each, model.Claim))
-    _check_each(
-        source, "case", (each for each in declared if isinstance(each, model.Case)), _of_case
-    )
+    _check_each(source, "case", built, _of_case)
+    cases = {each.name: each for each in built}
     _check_each(source, "claim", claims, lambda claim: _of_claim(claim, cases))
-    module = returned(
-        hook.perf_controller, str | None, "the name of a module, in words that import takes"
-    )
-    device = returned(
-        hook.perf_device,
-        model.Accelerator | None,
-        "a perfsuite.Accelerator, or None where there is none",
-    )
+    what = "the name of a module, in words that import takes"
+    module = _returned(source, hook.perf_controller, str | None, what)
+    what = "a perfsuite.Accelerator, or None where there is none"
+    device = _returned(source, hook.perf_device, model.Accelerator | None, what)
+    named = (replace(each, name=f"{name}.{each.name}", folder=source.folder) for each in own)
     pack = replace(
         source,
-        kernels=tuple(
-            replace(kernel, name=f"{name}.{kernel.name}", folder=source.folder) for kernel in own
-        ),
+        kernels=tuple(named),
         wants_kernels=wants,
         controller=module or "",
         accelerator=replace(device, folder=source.folder) if device else None,
     )
     return LoadedPack(pack, cases, claims, operators)
+
+
+def _returned(
+    source: model.Pack, asked: Any, kind: Any, what: str, *, many: bool = False, **arguments: Any
+) -> Any:
+    """Return what the pack's own implementation of a hook returns; nothing if it has none."""
+    try:
+        answers = asked(**arguments)
+    except (Exception, SystemExit) as error:
+        told_of = f"{asked.name}() raised {told(error)}"
+        raise source.refuse(told_of, remedy="correct the hook or what it imports") from error
+    if not asked.get_hookimpls():
+        return () if many else None
+    found: Any = answers[0] if answers else None
+    is_list = isinstance(found, list | tuple)
+    for each in found if many and is_list else (found,):
+        if not isinstance(each, kind) or is_list is not many:
+            told_of = f"{asked.name}() returned {each!r}, a {type(each).__name__}"
+            raise source.refuse(told_of, remedy=f"return {what}{', in a list' * many}")
+    return found
 
 
 class Recorded(Struct, frozen=True, forbid_unknown_fields=True):
@@ -203,11 +195,10 @@ def _imported(source: model.Pack) -> Any:
             entry = EntryPoint(name=source.name, value=value.partition("@")[0], group=GROUP)
             return entry.load()
         name = f"perfsuite_file_{source.name}"
-        loader = SourceFileLoader(name, value)
         # Registered before it runs: dataclasses and inspect look a class's module up there.
-        spec: Any = importlib.util.spec_from_file_location(name, value, loader=loader)
+        spec: Any = importlib.util.spec_from_file_location(name, value)
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
-        loader.exec_module(module)
+        spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         remedy = "make the pack importable; what needs a GPU library belongs in a case's builder"
         raise source.refuse(f"importing the pack raised {told(error)}", remedy=remedy) from error

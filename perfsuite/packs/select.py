@@ -13,16 +13,7 @@ from functools import cache
 from typing import NamedTuple, TypeVar
 
 from perfsuite.boundary import UsageError
-from perfsuite.model import (
-    BUILT_IN_DEVICES,
-    ClaimInstance,
-    DeviceFacts,
-    Need,
-    Pack,
-    Shard,
-    Variant,
-    built_in,
-)
+from perfsuite.model import ClaimInstance, DeviceFacts, Need, Pack, Shard, Variant, built_in
 from perfsuite.packs import GRAMMAR
 from perfsuite.packs.find import spec_of
 from perfsuite.packs.load import ARCH, RESERVED
@@ -193,7 +184,7 @@ def missing_need(variant: Variant, facts: DeviceFacts) -> str:
     if missing := missing_of(variant.needs, facts):
         return missing
     told, ranks, cores = "", variant.ranks, int(facts.identity.get("cores", "0"))
-    is_of_a_pack = facts.device not in BUILT_IN_DEVICES
+    is_of_a_pack = not built_in(facts.device).opens
     is_named = any(need.kind == "device" for need in variant.needs)
     if is_of_a_pack and variant.is_gang:
         told = f"is run by ranks, which device {facts.device} has none of"
@@ -278,10 +269,9 @@ def bundles_of(
     """
     groups = {variant.id: [variant.id] for variant in variants}
     links = [(each.faster, each.than) for each in claims if {each.faster, each.than} <= set(groups)]
-    first: dict[tuple[str, str, int], str] = {}
-    for each in (variant for variant in variants if variant.is_gang):
-        of_case = first.setdefault((each.pack, each.case.name, each.ranks), each.id)
-        links.append((of_case, each.id))
+    gangs = [variant for variant in variants if variant.is_gang]
+    for members in grouped(gangs, lambda each: (each.pack, each.case.name, each.ranks)).values():
+        links += [(members[0].id, each.id) for each in members]
     for one, other in links:
         if groups[one] is not groups[other]:
             joined = groups[one] + groups[other]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from perfsuite.boundary import DeviceError, PackError, PerfError, StoreError, UsageError
+from perfsuite.boundary import DeviceError, PackError, StoreError, UsageError, in_a_line
 from perfsuite.devices.peaks import per_launch
 from perfsuite.devices.protocol import Device, Sample, facts_faults, open_device, sampled
 from perfsuite.engine.measure import Session
@@ -63,10 +63,7 @@ def check_pack(pack: ModuleType | str | Path, *, device: str = "cpu") -> tuple[s
     """
     run: list[str] = []
     for source in _sources(pack):
-        (listed,) = load_catalogue([source], tier=Tier.FULL, heavy=HEAVY)
-        if listed.error:
-            raise PackError(listed.error)
-        loaded = load_pack(source.name, source.origin)
+        listed, loaded = _loaded(source, Tier.FULL, HEAVY)
         source.check("", _faults(listed, loaded))
         if device:
             own = chosen_accelerator(device, [listed])
@@ -85,10 +82,7 @@ def launch_pack(
     One that cannot be launched says why, and the others are launched all the same.
     """
     for source in _sources(pack):
-        (listed,) = load_catalogue([source], tier=tier)
-        if listed.error:
-            raise PackError(listed.error)
-        loaded = load_pack(source.name, source.origin)
+        listed, loaded = _loaded(source, tier, ("torch",))
         opened = open_device(device, accelerator=chosen_accelerator(device, [listed]))
         for variant, session in _sessions(listed, loaded, opened):
             why = ""
@@ -96,7 +90,7 @@ def launch_pack(
                 session.launches(1)[0]()
                 opened.synchronize()
             except Exception as error:  # noqa: BLE001 - whatever it raises is the reason
-                why = f"{type(error).__name__}: {error}"
+                why = in_a_line(error)
             yield Launched(loaded.pack, variant.id, why, opened)
 
 
@@ -169,6 +163,14 @@ def _sources(pack: ModuleType | str | Path) -> list[Pack]:
     return packs_at(Path(pack)) if Path(pack).exists() else [*discover(None, allow=[str(pack)])]
 
 
+def _loaded(source: Pack, tier: Tier, heavy: Sequence[str]) -> tuple[Pack, LoadedPack]:
+    """Return a pack as it is listed, and as it is loaded here; ``PackError`` if it cannot be."""
+    (listed,) = load_catalogue([source], tier=tier, heavy=heavy)
+    if listed.error:
+        raise PackError(listed.error)
+    return listed, load_pack(source.name, source.origin)
+
+
 def _of_module(module: ModuleType) -> list[Pack]:
     """Return the module's pack as the nearest pyproject.toml or what is installed declares it.
 
@@ -178,14 +180,12 @@ def _of_module(module: ModuleType) -> list[Pack]:
         raise UsageError(f"module {module.__name__!r} has no file", remedy="name the pack's folder")
     file = Path(str(module.__file__))
     folders = [folder for folder in file.parents if (folder / "pyproject.toml").is_file()]
-    declared = [
-        source
-        for folder in folders[:1]
-        for source in packs_at(folder)
-        if source.origin.startswith(f"module:{module.__name__}@")
-    ]
-    installed = [one for one in discover(None) if one.origin == f"module:{module.__name__}@"]
-    return declared or installed or packs_at(file)
+    declared = [source for folder in folders[:1] for source in packs_at(folder)]
+    for known in (declared, discover(None)):
+        own = f"module:{module.__name__}@"
+        if found := [source for source in known if source.origin.startswith(own)]:
+            return found
+    return packs_at(file)
 
 
 def _faults(listed: Pack, loaded: LoadedPack) -> Iterator[Fault]:
@@ -193,9 +193,8 @@ def _faults(listed: Pack, loaded: LoadedPack) -> Iterator[Fault]:
         yield note, "let the module of perf_controller import light things, and mark its hooks"
     yield from _shipped_faults(listed)
     for variant in listed.variants:
-        if variant.work is not None and not (
-            variant.work.bytes + variant.work.flops + variant.work.kernels
-        ):
+        work = variant.work
+        if work is not None and not work.bytes + work.flops + work.kernels:
             remedy = "correct the case's work, or leave it out if a launch has none"
             yield f"the work of {variant.id} is zero", remedy
     for case, ceiling in ((one, each) for one in loaded.cases.values() for each in one.ceilings):
@@ -215,10 +214,8 @@ def _faults(listed: Pack, loaded: LoadedPack) -> Iterator[Fault]:
 
 def _shipped_faults(listed: Pack) -> Iterator[Fault]:
     """Yield what is wrong with the baselines inside the pack, or stale in them."""
-    folders = [
-        path for root in baselines.shipped_by([listed]) for path in sorted(root.folder.iterdir())
-    ]
-    for folder in folders:
+    roots = baselines.shipped_by([listed])
+    for folder in (path for root in roots for path in sorted(root.folder.iterdir())):
         try:
             baselines.read_sku(folder)
             found: dict[str, baselines.StoredEntry] = {}
@@ -239,12 +236,9 @@ def _check_results(listed: Pack, loaded: LoadedPack, device: Device) -> Iterator
             where = f"{variant.case.file}:{variant.case.line}"
             try:
                 session.prepare()
-            except PerfError as error:
-                what = f"{variant.id}: {error.what}"
-                raise PackError(what, where=where, remedy=error.remedy) from error
             except Exception as error:
-                what = f"{variant.id} raised {type(error).__name__}: {error}"
-                remedy = "the traceback above shows the line"
+                what = f"{variant.id}: {in_a_line(error)}"
+                remedy = getattr(error, "remedy", "the traceback above shows the line")
                 raise PackError(what, where=where, remedy=remedy) from error
             yield variant.id
 

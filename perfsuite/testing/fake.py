@@ -21,12 +21,8 @@ DEFAULT_US = 100.0
 TOLERANCE = 1e-6
 
 
-@dataclass(slots=True)
-class FakeRng:
+class FakeRng(plain.PlainRng):
     """Inputs as lists of floats, flattened."""
-
-    seed: int
-    outputs: list[Any] = field(default_factory=list)
 
     def randn(self, *shape: int, **_kind: str) -> list[float]:
         """Standard normal values."""
@@ -52,7 +48,7 @@ class FakeRng:
 
 
 @dataclass(slots=True)
-class FakeContext(protocol.PlainContext):
+class FakeContext(protocol.Context):
     """A builder's context whose ``spend`` moves the virtual clock; scripts trace and health."""
 
     owner: FakeDevice = field(kw_only=True)

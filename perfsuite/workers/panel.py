@@ -25,6 +25,7 @@ from perfsuite import model
 from perfsuite.boundary import CaseError, DeviceError
 from perfsuite.engine.check import Checked
 from perfsuite.engine.trace import Anatomy
+from perfsuite.stats import grouped
 from perfsuite.store.files import Closable
 from perfsuite.workers import process
 from perfsuite.workers.messages import Job
@@ -48,6 +49,10 @@ VOIDED_MOST = 0.2
 
 class StoppedError(Exception):
     """The panel was told to stop in the middle of a variant."""
+
+
+# The processes that take a step as one: one process, or all ranks of a gang.
+Crew = Sequence[Process]
 
 
 def _tell_nobody(_variant: str, _phase: str) -> None: ...
@@ -248,7 +253,7 @@ class Panel(Closable):
         self._elsewhere: list[Slot] = []
         self._folder = tempfile.TemporaryDirectory(prefix="perfsuite-")
 
-    def compare(self, sides: Mapping[model.Side, process.Code]) -> None:
+    def compare(self, sides: process.Sides) -> None:
         """Begin anew with the code of these sides, or of none; also where ``stop`` was called."""
         self.setup, self.compared = changed(self.setup, sides=sides), {}
         self._checked.clear()
@@ -271,18 +276,14 @@ class Panel(Closable):
     def facts_in(self, slot: Slot) -> model.DeviceFacts:
         """Return the device as a worker of a slot sees it; raises DeviceError."""
         setup = self.setup
-        worker = slot.fork()
-        try:
-            asked = (setup.device, setup.accelerator)
-            facts: model.DeviceFacts = worker.do("describe", setup.settings.start_limit_s, asked)
-        except EndedError as ended:
-            raise DeviceError(
-                f"device {setup.device!r} cannot be described: {ended.reason}",
-                where=slot.python or " ".join(gpu.uuid for gpu in setup.gpus) or "this machine",
-                remedy=slot.remedy,
-            ) from ended
-        finally:
-            worker.close()
+        with slot.fork() as worker:
+            try:
+                asked, limit_s = (setup.device, setup.accelerator), setup.settings.start_limit_s
+                facts: model.DeviceFacts = worker.do("describe", limit_s, asked)
+            except EndedError as ended:
+                what = f"device {setup.device!r} cannot be described: {ended.reason}"
+                where = slot.python or " ".join(gpu.uuid for gpu in setup.gpus) or "this machine"
+                raise DeviceError(what, where=where, remedy=slot.remedy) from ended
         return facts
 
     def measure(
@@ -367,11 +368,8 @@ class Panel(Closable):
 
     def _planned(self, works: Iterable[Work], processes: int) -> Iterator[Wave]:
         """Yield all waves in their order: those of what shares a gang together."""
-        groups: dict[tuple[object, ...], list[Work]] = {}
-        for work in works:
-            groups.setdefault(work.kind, []).append(work)
         slots = len(self.slots)
-        for group in groups.values():
+        for group in grouped(works, lambda work: work.kind).values():
             variant, stage = group[0].variant, group[0].stage
             is_alone = variant.is_gang or not self._fits(Wave(group[0], ()))
             is_compared = any(work.rival is not None for work in group)
@@ -496,9 +494,8 @@ class Panel(Closable):
         self._see_out()
         for crew in wave.crews:
             name = work.of(crew[0].side).id
-            ((sampling, *_),) = self._all(
-                "prepare", [crew], [self.samplings.get(name)], is_alone=True
-            )
+            given = [self.samplings.get(name)]
+            ((sampling, *_),) = self._all("prepare", [crew], given, is_alone=True)
             if sampling is not None:
                 self.samplings[name] = sampling
         self._await_started(following)
@@ -530,12 +527,7 @@ class Panel(Closable):
             wait([worker.channel.fileno()], max(0.0, deadline - time.monotonic()))
 
     def _all(
-        self,
-        step: str,
-        crews: Sequence[Sequence[Process]],
-        given: Sequence[Any] = (),
-        *,
-        is_alone: bool,
+        self, step: str, crews: Sequence[Crew], given: Sequence[Any] = (), *, is_alone: bool
     ) -> list[list[Any]]:
         """Let all do a step, one after the other if each is to be alone with that."""
         answers = []
@@ -546,7 +538,7 @@ class Panel(Closable):
                 answers.append(self._hear(crew, step))
         return answers or [self._hear(crew, step) for crew in crews]
 
-    def _hear(self, crew: Sequence[Process], step: str) -> list[Any]:
+    def _hear(self, crew: Crew, step: str) -> list[Any]:
         limit_s = getattr(self.setup.settings, LIMITS.get(step, "prepare_limit_s"))
         return process.hear(crew, step, limit_s, self._watch)
 
@@ -560,7 +552,7 @@ class Panel(Closable):
         by_host = has_many and model.is_host_timed(self.setup.device, work.variant.case.regime)
         return self.setup.settings.rounds_of(stage, is_paced=is_paced, by_host=by_host)
 
-    def _note(self, work: Work, crew: Sequence[Process], parts: Sequence[model.Evidence]) -> None:
+    def _note(self, work: Work, crew: Crew, parts: Sequence[model.Evidence]) -> None:
         """Note what one process found, or all ranks of it."""
         units, side = self._units or [self.facts.unit], crew[0].side
         try:

@@ -66,7 +66,8 @@ TICK_S = 0.1
 # A rank that fails because a peer died may be heard first: the death shows this much later.
 DEATH_S = 0.2
 # A server in another environment. The instrument is this one's, with all that it imports; what the
-# environment lacks, such as packs, comes from here as well.
+# environment lacks, such as packs, comes from here as well. Of what is installed here for
+# development, too, the environment's own comes first: so hooks are sorted.
 ELSEWHERE = """
 import site, sys
 here, own, hooks = {!r}, [*sys.path], [*sys.meta_path]
@@ -75,7 +76,6 @@ from perfsuite.workers import server
 sys.path[:] = own
 for path in here:
     site.addsitedir(path)
-# Of what is installed here for development, too, the environment's own comes first.
 sys.meta_path.sort(key=lambda hook: hook not in hooks)
 site.PREFIXES.append({!r})  # where CUDA's libraries are looked for
 server.main()
@@ -156,6 +156,9 @@ class Code:
         return cls(origins=origins, kernels=kernels, tree=tree, python=python)
 
 
+Sides = Mapping[model.Side, Code]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
     """One device to measure on, with what its workers need to know.
@@ -171,7 +174,7 @@ class Setup:
     slots: int = 3
     settings: model.Settings = field(default_factory=model.Settings)
     own: Code = field(default_factory=Code)
-    sides: Mapping[model.Side, Code] = field(default_factory=dict)
+    sides: Sides = field(default_factory=dict)
     accelerator: model.Accelerator | None = None
 
     def code(self, side: model.Side) -> Code:

@@ -119,9 +119,8 @@ class Server:
     def run(self) -> None:
         """Answer requests until the controller is gone, then leave no process behind."""
         try:
-            attend(self._control, self)
-        except OSError:
-            pass
+            with contextlib.suppress(OSError):
+                attend(self._control, self)
         finally:
             for pid in tuple(self._workers):
                 self.do_reap((pid, 0.0))
@@ -379,8 +378,6 @@ def show(job: Job) -> None:
 
 def opened(job: Job, gang: Gang | None = None) -> Session:
     """Import a job's case, and open its device."""
-    if job.accelerator is not None and job.accelerator.folder not in {"", *sys.path}:
-        sys.path.append(job.accelerator.folder)
     with contextlib.suppress(OSError):  # the folder may be gone
         # Last: a file of the project that is named as a module of Python's is not that module.
         sys.path += {str(Path.cwd())} - set(sys.path)
@@ -423,11 +420,9 @@ def moved(path: str, tree: Tree) -> str:
 
 def moved_origin(origin: str, tree: Tree) -> str:
     """Return where a pack is loaded from in another revision's tree."""
-    kind, _, value = origin.partition(":")
-    if kind == "file":
-        return f"file:{moved(value, tree)}"
-    name, _, folder = value.partition("@")
-    return f"{kind}:{name}@{moved(folder, tree)}"
+    mark = ":" if origin.startswith("file:") else "@"
+    head, _, place = origin.partition(mark)
+    return f"{head}{mark}{moved(place, tree)}"
 
 
 def entries(tree: Tree, paths: Iterable[str]) -> list[str]:

@@ -23,10 +23,10 @@ from perfsuite import model
 from perfsuite.boundary import DeviceError, UsageError, from_environment, hidden, plain
 from perfsuite.devices.protocol import automatic, listed
 from perfsuite.packs.load import chosen_accelerator
-from perfsuite.stats import Variance
+from perfsuite.stats import Variance, grouped
 from perfsuite.store.files import Closable
 from perfsuite.workers.panel import Panel
-from perfsuite.workers.process import Code, Setup, gang_unit
+from perfsuite.workers.process import Code, Setup, Sides, gang_unit
 
 # Runs with another word here do not see each other's locks: for tests that measure nothing real.
 VARIABLE = "PERFSUITE_LOCKS"
@@ -44,6 +44,11 @@ LOOKS, LOOK_S = 15, 0.02
 BUSY_PERCENT = 5.0
 WARM_C = 80.0
 T = TypeVar("T")
+# What measures a panel's share, and how unwelcome an item is on a panel.
+Measure = Callable[[Panel, Sequence[T]], None]
+Rank = Callable[[T, Panel], int]
+Packs = Sequence[model.Pack]
+Variants = Sequence[model.Variant]
 
 # A server of its own takes seconds to start: for fewer variants than these it does not pay.
 MOST_COUNTING, FEWEST_EACH = 8, 8
@@ -76,11 +81,7 @@ def _setups(device: str, gpus: Sequence[model.Gpu], settings: model.Settings) ->
 
 
 def open_panels(
-    device: str,
-    packs: Sequence[model.Pack],
-    settings: model.Settings,
-    stack: ExitStack,
-    here: Found | None = None,
+    device: str, packs: Packs, settings: model.Settings, stack: ExitStack, here: Found | None = None
 ) -> tuple[Panel, ...]:
     """Open panels on all units of one product, or on the one device named; raises DeviceError.
 
@@ -103,7 +104,7 @@ def open_panels(
 
 
 def resolved(
-    device: str, packs: Sequence[model.Pack], here: Found | None = None
+    device: str, packs: Packs, here: Found | None = None
 ) -> tuple[str, tuple[model.Gpu, ...], model.Accelerator | None]:
     """Return the name of the device that is meant, and its GPUs or the pack's device.
 
@@ -126,10 +127,7 @@ def resolved(
 
 def products_of(gpus: Sequence[model.Gpu]) -> tuple[tuple[model.Gpu, ...], ...]:
     """Return the GPUs by product, the first one's first: a run has one SKU."""
-    found: dict[str, list[model.Gpu]] = {}
-    for gpu in gpus:
-        found.setdefault(gpu.name, []).append(gpu)
-    return tuple(map(tuple, found.values()))
+    return tuple(map(tuple, grouped(gpus, lambda gpu: gpu.name).values()))
 
 
 def idle_gpus(panels: Sequence[Panel], gpus: Sequence[model.Gpu]) -> Iterator[str]:
@@ -147,9 +145,9 @@ def idle_gpus(panels: Sequence[Panel], gpus: Sequence[model.Gpu]) -> Iterator[st
 
 def measure_on(
     panels: Sequence[Panel],
-    variants: Sequence[model.Variant],
-    measure: Callable[[Panel, Sequence[model.Variant]], None],
-    rank: Callable[[model.Variant, Panel], int] = lambda *_: 0,
+    variants: Variants,
+    measure: Measure[model.Variant],
+    rank: Rank[model.Variant] = lambda *_: 0,
 ) -> None:
     """Share the variants out over the panels, then let gangs measure theirs on all units.
 
@@ -166,11 +164,7 @@ def measure_on(
             measure(panel, gangs)
 
 
-def count_on(
-    panels: Sequence[Panel],
-    variants: Sequence[model.Variant],
-    measure: Callable[[Panel, Sequence[model.Variant]], None],
-) -> None:
+def count_on(panels: Sequence[Panel], variants: Variants, measure: Measure[model.Variant]) -> None:
     """Share variants that are only counted out over the cores: nothing they do is timed."""
     many = min(MOST_COUNTING, (os.cpu_count() or 1) // 2, len(variants) // FEWEST_EACH)
     with ExitStack() as stack:
@@ -202,10 +196,7 @@ def _units(panels: Sequence[Panel], ranks: int) -> list[str]:
 
 
 def share_out(
-    panels: Sequence[Panel],
-    items: Sequence[T],
-    measure: Callable[[Panel, Sequence[T]], None],
-    rank: Callable[[T, Panel], int] = lambda *_: 0,
+    panels: Sequence[Panel], items: Sequence[T], measure: Measure[T], rank: Rank[T] = lambda *_: 0
 ) -> None:
     """Let each panel measure its share: each item goes where its rank, then load is least.
 
@@ -213,13 +204,11 @@ def share_out(
     failure. An exception in this thread, Ctrl-C among them, stops all panels first.
     """
     shares: list[list[T]] = [[] for _ in panels]
+    pairs = list(zip(panels, shares, strict=True))
     for item in items:
-        costs = [
-            (rank(item, panel), len(share)) for panel, share in zip(panels, shares, strict=True)
-        ]
+        costs = [(rank(item, panel), len(share)) for panel, share in pairs]
         shares[costs.index(min(costs))].append(item)
     with ThreadPoolExecutor(max_workers=len(panels)) as pool:
-        pairs = zip(panels, shares, strict=True)
         futures = [pool.submit(measure, panel, share) for panel, share in pairs if share]
         try:
             for future in as_completed(futures):
@@ -353,11 +342,7 @@ class Panels(Closable):
             pool.shutdown(wait=False)
 
     def of(
-        self,
-        device: str,
-        packs: Sequence[model.Pack],
-        settings: model.Settings,
-        sides: Mapping[model.Side, Code],
+        self, device: str, packs: Packs, settings: model.Settings, sides: Sides
     ) -> tuple[Panel, ...]:
         """Return the panels, for a run that compares these sides, or none; raises DeviceError.
 

@@ -10,9 +10,8 @@ import os
 import random
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NoReturn
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -27,27 +26,14 @@ TOLERANCE = 1e-6
 
 
 @dataclass(slots=True)
-class Context:
+class Context(perfsuite.Context):
     """What a builder is handed: it launches programs of the A1."""
 
-    owner: A1
-    seed: int
-    device: str = "acme"
-    place: str = "acme"
-    arch: str = "a1"
-    rank: int = 0
-    ranks: int = 1
+    owner: A1 = field(kw_only=True)
 
     def launch(self, program: Program, **operands: Any) -> None:
         """Run a program on arrays and numbers by the names that it uses."""
         self.owner.run(program, operands)
-
-    def load_cuda(self, path: str | Path, name: str, *, options: Sequence[str] = ()) -> NoReturn:
-        """Refuse: the A1 runs no CUDA."""
-        raise perfsuite.DeviceError(
-            f"the A1 cannot run {name!r} of {str(path)!r} {list(options)}",
-            remedy="give this variant needs=[perfsuite.cuda()]",
-        )
 
 
 class Rng:
@@ -76,21 +62,6 @@ class Rng:
         del place
         self.outputs.append(np.empty(shape, dtype))
         return self.outputs[-1]
-
-
-@dataclass(slots=True)
-class Queue:
-    """Launches over the input sets in turn, timed together."""
-
-    fn: Callable[..., Any]
-    sets: Sequence[tuple[Any, ...]]
-    launches: int
-    backend: str = "loop"
-
-    def __call__(self) -> None:
-        """Issue all launches."""
-        for index in range(self.launches):
-            self.fn(*self.sets[index % len(self.sets)])
 
 
 class A1(perfsuite.Device):
@@ -128,7 +99,7 @@ class A1(perfsuite.Device):
 
     def context(self, seed: int) -> Context:
         """Return what a builder needs."""
-        return Context(self, seed)
+        return Context(seed, self.name, "acme", "a1", owner=self)
 
     def rng(self, seed: int) -> Rng:
         """Return a maker of inputs."""
@@ -175,9 +146,14 @@ class A1(perfsuite.Device):
         launches: int,
         *,
         backend: str,
-    ) -> Queue:
-        """Make a queue; the A1 knows no graphs."""
-        return Queue(fn, sets, launches, "host" if backend == "host" else "loop")
+    ) -> perfsuite.Group:
+        """Launch over the input sets in turn; the A1 knows no graphs."""
+
+        def issue() -> None:
+            for index in range(launches):
+                fn(*sets[index % len(sets)])
+
+        return perfsuite.Group(issue, launches, "host" if backend == "host" else "loop")
 
     def sample(
         self,
