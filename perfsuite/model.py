@@ -1487,9 +1487,9 @@ class Run(Record, frozen=True, kw_only=True):
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        """The shards that a merged run lacks or has in part only, in words."""
+        """That it was interrupted, or the shards that a merged run lacks or has in part only."""
         if not self.parts:
-            return ()
+            return () if self.finished else ("the run was interrupted",)
         whole = self.parts[0].shard
         there = {part.shard.index: part for part in self.parts}
         cut = [str(part.shard) for part in self.parts if not part.is_whole]

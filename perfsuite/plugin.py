@@ -490,8 +490,8 @@ class PerfSession:
                 run = load_run(unfinished(self.asked.folder)[0])
                 known = {one.variant: one.status for one in run.asked}
                 skipped = [*known.values()].count(Status.SKIPPED)
-                counts = f"{len(known) - skipped} of {len(run.variants) - skipped}"
-                return f"perfsuite: {counts} variants measured; to go on:\n  {self.asked.resuming}"
+                counts = f"{len(known) - skipped} of {len(run.variants) - skipped} variants"
+                return f"perfsuite: {counts} measured, none judged; go on:\n  {self.asked.resuming}"
         return ""
 
     @pytest.hookimpl(trylast=True)
