@@ -312,9 +312,8 @@ def open_page() -> None:
     found = stored_run(find_project())
     page = find_project().root / "reports" / found.id / files.PAGE
     if not page.is_file():
-        raise UsageError(
-            "its report is not there", where=str(page), remedy=f"perfsuite report {found.id}"
-        )
+        remedy = f"perfsuite report {found.id}"
+        raise UsageError("its report is not there", where=str(page), remedy=remedy)
     say(str(page))
     webbrowser.open(page.as_uri())
 
@@ -560,11 +559,9 @@ def say_entries(roots: Sequence[Path], slug: str, variants: str = "") -> None:
     """Say what is accepted for a product, by whom, why and how long ago, and what is excepted."""
     known = {name: root for root in roots[::-1] for name in kept.skus_in(root)}
     if slug not in known:
-        raise UsageError(
-            f"there is no baseline for the SKU {slug!r}",
-            where=", ".join(map(str, roots)),
-            remedy=f"choose one of {', '.join(sorted(known))}" if known else "accept a run first",
-        )
+        where = ", ".join(map(str, roots))
+        remedy = f"choose one of {', '.join(sorted(known))}" if known else "accept a run first"
+        raise UsageError(f"there is no baseline for the SKU {slug!r}", where=where, remedy=remedy)
     sku = kept.read_sku(kept.sku_folder(known[slug], slug))
     baselines = kept.Baselines.load(roots, sku)
     names = sorted(baselines.entries)
@@ -610,12 +607,21 @@ def say_entry(baselines: kept.Baselines, slug: str, variant: str) -> None:
 
 
 def viewed(project: Config, run: model.Run) -> RunView:
-    """Return a stored run as it is reported; what is said of it now alone goes to stderr."""
+    """Return a stored run as it is reported; what is said of it now alone goes to stderr.
+
+    With what was accepted of it or later it was not compared: that tells no cause of a change.
+    """
     basis = find_expected(project.baseline_roots, project.folder, run=run, packs=project.packs)
-    outcome = Outcome(basis.hold(run), project.folder, basis)
+    held, first = basis.hold(run), min((part.run for part in run.parts), default=run.id)
+    # Side A of --perf-against was measured in the run itself.
+    later = {o.id for o in held.variants if o.entry and o.entry.run >= first and not run.against}
+    then = (replace(o, expected=model.Expected()) if o.id in later else o for o in held.variants)
+    outcome = Outcome(replace(held, variants=tuple(then)), project.folder, basis)
     run_view = run_view_of(outcome, project)
     for note in run_view.run.notes[len(outcome.run.notes) :]:
         say(f"note: {note}", stderr=True)
+    if later & {each.variant for each in run.verdicts if each.word.asks_why}:
+        say("note: baselines were accepted since: why theirs changed is not known", stderr=True)
     return run_view
 
 

@@ -757,9 +757,12 @@ class Settings(Record, frozen=True, kw_only=True):
     policy: Policy = Policy()
 
     @property
-    def fail_on(self) -> str:
-        """What fails a run, as --perf-fail-on has it."""
-        return ",".join((*self.policy.fail_on, *self.failing))
+    def asked(self) -> dict[str, str]:
+        """What may be asked for by option or setting, as it is written; "" is not set."""
+        limits = {"perf_threshold": self.policy.threshold, "perf_gate": self.policy.gate}
+        words = ",".join((*self.policy.fail_on, *self.failing))
+        told = {"--perf-fail-on": words, "--perf-processes": str(self.processes)}
+        return told | {n: f"{100 * limit:g}" if limit else "" for n, limit in limits.items()}
 
     def rounds_of(self, stage: Stage, *, is_paced: bool, by_host: bool = False) -> int:
         """Return how many blocks a process takes, paced by a device's own clock or not.
@@ -1484,9 +1487,9 @@ class Run(Record, frozen=True, kw_only=True):
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        """The shards that a merged run lacks or has in part only, in words."""
+        """That it was interrupted, or the shards that a merged run lacks or has in part only."""
         if not self.parts:
-            return ()
+            return () if self.finished else ("the run was interrupted",)
         whole = self.parts[0].shard
         there = {part.shard.index: part for part in self.parts}
         cut = [str(part.shard) for part in self.parts if not part.is_whole]

@@ -283,23 +283,24 @@ class PerfSession:
             values = self._values(path, argument)
             metafunc.parametrize(argument, values.values(), ids=list(values))
 
-    @pytest.hookimpl(tryfirst=True)
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(
         self, session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
-    ) -> None:
-        """Leave ordinary tests out; collect the packs where no case module takes them."""
+    ) -> Generator[None, None, None]:
+        """Leave ordinary tests out; collect the packs where no case module takes them.
+
+        What cannot be listed stays, as in pytest a file that cannot be read: -k may mean a part.
+        """
         own = {item for item in items if self._is_case(item.path) or takes_look(item)}
         self.left_out = set(items) - own
-        if self.left_out:
-            config.hook.pytest_deselected(items=list(self.left_out))
-            items[:] = [item for item in items if item in own]
         # Where variants have no case module to stand in, unless files of others are named.
         if self.chosen and (self.ids or not (self.folders and self.named)):
             module: pytest.Module = pytest.Module.from_parent(
                 session, path=ITEMS, name=MODULE, nodeid=MODULE
             )
             found = list(session.genitems(module))
-            chosen = set() if self.ids else set(found)
+            items.extend(found)
+            own.update(() if self.ids else found)
             for name in self.ids:
                 named = [i for i in found if name in {i.nodeid, i.nodeid.partition("[")[0]}]
                 if not named:
@@ -307,18 +308,20 @@ class PerfSession:
                         f"not found: {name}\n  do: list the ids: pytest --perf --collect-only -q "
                         "(of another tier: --perf-tier nightly or full)"
                     )
-                chosen.update(named)
-            items.extend(item for item in found if item in chosen)
-            if others := set(found) - chosen:
-                config.hook.pytest_deselected(items=list(others))
+                own.update(named)
+        if others := [item for item in items if item not in own]:
+            config.hook.pytest_deselected(items=others)
+        broken = [i for i in items if i in own and "broken_pack" in getattr(i, "fixturenames", ())]
+        items[:] = [item for item in items if item in own and item not in broken]
+        yield
+        items.extend(broken)
 
     def pytest_report_collectionfinish(self, items: list[pytest.Item]) -> list[str]:
         """Say what others' tests are left out, and why there is nothing, where there is nothing."""
         from perfsuite.report.view import count
 
-        told = [
-            f"note: pack {p.name}: {p.note}" for p in getattr(self.chosen, "packs", ()) if p.note
-        ]
+        packs = self.chosen.packs if self.chosen else ()
+        told = [f"note: pack {p.name}: {p.note}" for p in packs if p.note]
         of = [type(each) for item in items for each in reported_by(item)]
         counts = count(of.count(Variant), "variant"), count(of.count(ClaimInstance), "claim")
         if counted := self._why_nothing(items) or (f"perfsuite: {', '.join(counts)}" if of else ""):
@@ -486,8 +489,8 @@ class PerfSession:
                 run = load_run(unfinished(self.asked.folder)[0])
                 known = {one.variant: one.status for one in run.asked}
                 skipped = [*known.values()].count(Status.SKIPPED)
-                counts = f"{len(known) - skipped} of {len(run.variants) - skipped}"
-                return f"perfsuite: {counts} variants measured; to go on:\n  {self.asked.resuming}"
+                counts = f"{len(known) - skipped} of {len(run.variants) - skipped} variants"
+                return f"perfsuite: {counts} measured, none judged; go on:\n  {self.asked.resuming}"
         return ""
 
     @pytest.hookimpl(trylast=True)

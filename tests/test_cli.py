@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from rich.console import Console
 from store_data import FACTS, SKU, finished, kept
 
-from perfsuite.cli import say_baselines
-from perfsuite.model import Health, Verdict, Word, because
+from perfsuite.cli import judged_against, say_baselines
+from perfsuite.model import Health, Trace, TracedKernel
 from perfsuite.run.project import WIDE, say_table
 from perfsuite.workers.units import _busy, _limited, lock
 
@@ -198,15 +198,16 @@ def test_report_is_written_of_the_newest_run(perfsuite: Command, project: Path) 
 def test_a_report_made_again_says_what_its_run_was_compared_with(
     perfsuite: Command, project: Path
 ) -> None:
-    run = finished({"copy": 300.0}, run_id="20261123-judged")
-    (variant,) = {result.variant for result in run.results}
-    counted = (because("counted", count=1),)
-    verdict = Verdict(variant=variant, word=Word.SAME, reasons=counted, source=f"run {A}")
-    kept(project / ".perfsuite", run.having(verdicts=(verdict,)))
-    assert perfsuite("baseline", "accept", A, "--reason", "meanwhile")[0] == 0
-    assert perfsuite("report", run.id)[0] == 0
-    said = (project / "reports" / run.id / "summary.md").read_text("utf-8")
-    assert f"compared with run {A}" in said
+    before, run = (finished({"softmax": us}, run_id=each) for us, each in ((500.0, A), (550.0, C)))
+    # Of what was accepted since, its own kernels beside themselves are no cause of a change.
+    kernels = (TracedKernel(name="softmax", count=1, duration_us=550.0),)
+    traces = (Trace(variant="memory.softmax[n=1024]", kernels=kernels),)
+    verdicts = judged_against(run, before).run.verdicts
+    kept(project / ".perfsuite", run.having(verdicts=verdicts, traces=traces))
+    assert perfsuite("baseline", "accept", C, "--reason", "meanwhile")[0] == 0
+    assert "note: baselines were accepted since" in perfsuite("report", C)[1]
+    said = (project / "reports" / C / "summary.md").read_text("utf-8")
+    assert (f"compared with run {A}" in said, "outside kernels" in said) == (True, False)
 
 
 LAUNCH = ("run", *PACK, "steady.double[n=100]")

@@ -209,7 +209,7 @@ NO_ECC = structs.replace(store_data.FACTS, state={"ecc": "off"})
         (other("settings", structs.replace(QUICK, seed=7)), "different seeds: 0 and 7"),
         (other("settings", structs.replace(QUICK, rounds=9)), "different ways to measure"),
         (other("settings", failing_by("new")), "1/2 and 2/2 .* --perf-fail-on: over.* and new,"),
-        (other("settings", failing_by(*USUAL, gate=0.1)), "values of perf_gate: none and 0.1"),
+        (other("settings", failing_by(*USUAL, gate=0.1)), "values of perf_gate: none and 10"),
         (other("facts", NO_ECC), "different states"),
         (other("shard", None), "is no shard"),
         (other("against", Revision("", "", "env")), "measured beside the same code in env, each"),

@@ -219,10 +219,8 @@ def test_small_steps_are_slower_than_the_first_run_until_the_reference_is_moved(
         found.append(place.execute())
     assert words(found[0])[1] == "same"
     assert words(found[4]) == ["same", "slower"]
-    assert (
-        found[4].run.verdicts[1].source
-        == f"first run {list_runs(found[0].run_file.parents[1])[-1].stem}"
-    )
+    first = list_runs(found[0].run_file.parents[1])[-1].stem
+    assert found[4].run.verdicts[1].source == f"first run {first}"
     reset(found[4].run, place.root / ".perfsuite", [])
     moved = place.execute()
     assert words(moved) == ["same", "same"]
@@ -308,9 +306,12 @@ def test_a_run_of_other_code_is_not_resumed(place: Place) -> None:
     with pytest.raises(UsageError, match=told):
         place.execute(edited)
     # It fails by what was asked for when it was started, and says so.
-    again = place.execute(replace(place.request(settings=failing_by("new")), resume=ALWAYS)).run
+    other = structs.replace(failing_by("new", gate=0.07), processes=3)
+    again = place.execute(replace(place.request(settings=other), resume=ALWAYS)).run
     assert (again.id, any(each.fails for each in again.verdicts)) == (part.id, False)
-    assert any("by --perf-fail-on=over-budget," in note for note in again.notes)
+    said = re.findall(r"as the run was started, (\S+) is ([\w -]+)", "\n".join(again.notes))
+    as_started = {"--perf-fail-on": "over-budget", "--perf-processes": "2", "perf_gate": "not set"}
+    assert dict(said) == as_started
 
 
 class Stopped:

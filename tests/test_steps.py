@@ -134,7 +134,7 @@ def test_the_command_to_go_on_works_as_it_is_told(project: pytest.Pytester) -> N
     project.makepyfile(acme=SLOW)
     result = perf(project)
     assert result.ret == pytest.ExitCode.INTERRUPTED
-    at = result.outlines.index("perfsuite: 1 of 2 variants measured; to go on:")
+    at = result.outlines.index("perfsuite: 1 of 2 variants measured, none judged; go on:")
     command = shlex.split(result.outlines[at + 1])[1:]
     assert "--perf-device=fake" in command
     result = project.runpytest_subprocess(*command)

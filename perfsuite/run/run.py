@@ -342,15 +342,14 @@ def execute(
     one that this run is a part of.
     """
     limit, interrupted = TimeLimit(config.time_s), interrupted_run(config)
-    variants, settings = config.variants, config.settings
+    variants, settings = config.variants, (interrupted or config).settings
     if interrupted:
         variants = tuple(one.variant for one in interrupted.variants)
-        settings = interrupted.settings
     with ExitStack() as stack:
         sides = open_sides(config, variants, stack)
         place = panels or stack.enter_context(Panels())
-        how = f"as the run was started, it fails by --perf-fail-on={settings.fail_on}"
-        told = [how] if settings.fail_on != config.settings.fail_on else []
+        others = sorted(settings.asked.items() - config.settings.asked.items())
+        told = [f"as the run was started, {name} is {how or 'not set'}" for name, how in others]
         sources, trees = sources_of(config, told)
         opened = place.of(config.device, config.packs, settings, sides.code)
         limit = replace(limit, started=limit.started + place.waited_s)
@@ -427,11 +426,8 @@ def interrupted_run(config: Config) -> Run | None:
     if config.resume == ALWAYS:
         if idle:
             return load_run(idle[0])
-        raise UsageError(
-            "no interrupted run to resume",
-            where=str(config.folder),
-            remedy="start a new run without --perf-resume",
-        )
+        remedy = "start a new run without --perf-resume"
+        raise UsageError("no interrupted run to resume", where=str(config.folder), remedy=remedy)
     since = [path for path in known if config.source and path.stem > config.resume]
     ids = {variant.id for variant in config.variants}
     for path in since or [path for path in known[:1] if path in idle and not config.source]:

@@ -280,7 +280,8 @@ def lock(unit: str, wait_s: float = 0.0, tell: Callable[[str], object] = str) ->
             is_first, is_taken = not what, error.errno == errno.EADDRINUSE
             # It is asked once: whoever asks stays in its queue.
             what = what or f"device {unit!r} is taken by {_holder(name)}"
-            remedy = "wait for that run with --perf-wait, stop it, or choose another device"
+            longer = "longer " if wait_s else ""
+            remedy = f"wait {longer}for that run with --perf-wait, stop it, or take another device"
             if not is_taken:
                 what = f"device {unit!r} cannot be locked: {error.strerror}"
                 remedy = "let this user make Unix sockets; a sandbox may forbid them"
@@ -307,7 +308,8 @@ def _holder(name: str) -> str:
     found = f"process {process or 'unknown'}"
     with suppress(OSError, ValueError, IndexError):
         place = Path("/proc", str(process))
-        words = place.joinpath("cmdline").read_text(errors="replace").replace("\0", " ")
+        first, second, *rest = place.joinpath("cmdline").read_text(errors="replace").split("\0")
+        words = " ".join([Path(first).name, Path(second).name, *rest])
         program = plain(hidden(words).strip(), most=PROGRAM_CHARACTERS)
         ticks = place.joinpath("stat").read_text().rpartition(")")[2].split()[STARTED]
         ago_s = time.clock_gettime(time.CLOCK_BOOTTIME) - int(ticks) / os.sysconf("SC_CLK_TCK")
