@@ -432,7 +432,7 @@ def test_a_variant_is_measured_again_as_it_was() -> None:
     told = f"{given} --override-ini=perf_gate=9 --override-ini=perf_seed=7"
     (one,) = read_of(COPY, command=told, against=Revision(commit="abc", name="HEAD")).variants
     kept = "'--perf-packs=my packs/acme' --perf-device=cpu --override-ini=perf_seed=7"
-    assert one.command.endswith(f"' {kept} --perf-against=HEAD --perf-tier=nightly")
+    assert one.command.endswith(f"' {kept} --perf-against=abc --perf-tier=nightly")
     claim = accounts_of(read_of(claims=CLAIMS[:1], command=told))[INSTANCES[0].id]
     assert f"'{INSTANCES[0].faster} {INSTANCES[0].than}' {kept} --perf-tier" in claim.text
     (one,) = read_of(COPY, command=f"{given} 'unclosed").variants

@@ -369,8 +369,8 @@ class VariantView(model.VariantRun, frozen=True, kw_only=True, dict=True):
         names = {option.partition("=")[0] for option in options}
         kept = [o for o in _kept(self.run.command) if o.partition("=")[0] not in names]
         beside = self.run.against
-        if beside and beside.name:
-            kept.append(f"--perf-against={beside.name}")
+        if beside and beside.name:  # which may be another commit's by then
+            kept.append(f"--perf-against={view.commit(beside.commit) or beside.name}")
         if beside and beside.place:
             kept.append(f"--perf-against-env={beside.place}")
         if self.variant.tier != "smoke":

@@ -151,7 +151,8 @@ class Group(NamedTuple):
             told = f"; traced kernels explain {ends} of the change" if is_traced else ""
             return ", ".join(facts[:MOST_FACTS]) + told
         cause, reasons = self.first.cause, {one.cause for one in self.views}
-        return f"{self.first.id}: {cause}" if cause and len(reasons) > 1 else cause
+        others = f" (one of {len(reasons)} reasons)" * (self.mark.tone == "fail")
+        return f"{self.first.id}{others}: {cause}" if cause and len(reasons) > 1 else cause
 
     @property
     def since(self) -> str:
@@ -238,7 +239,7 @@ def advice(run_view: RunView) -> Iterator[Step]:
     if not (run.against or "fail" in tones or run_view.counts["disturbed"]):
         yield from _accepted(run_view, tones)
     if run_view.broken:
-        yield Step("read which claims no longer hold, then measure again", run.command, "#claims")
+        yield Step("read which claims do not hold, then measure again", run.command, "#claims")
 
 
 def _beside(run_view: RunView, moved: Group) -> Iterator[Step]:

@@ -447,7 +447,8 @@ def _undecided(run: Run, verdicts: Sequence[Verdict]) -> Iterator[str]:
     skipped = {r.variant for r in run.results if r.status is Status.SKIPPED}
     (why, count), *others = Counter(whys.values()).most_common()
     more = f" ({count} of them; {view.count(len(others), 'other reason')})" if others else ""
-    beside_it = [f"--perf-against={run.against.name}"] if run.against else []
+    revision = run.against and (view.commit(run.against.commit) or run.against.name)
+    beside_it = [f"--perf-against={revision}"] if revision else []
     again = view.command(" ".join(whys), *beside_it)
     if len(again) > MOST_CHARACTERS:
         cases = {one.variant.case.name for one in run.variants if one.id in whys}
