@@ -93,13 +93,6 @@ def test_a_change_is_told_by_what_it_is_made_of() -> None:
     is_as_it_was("\n".join(told) + "\n", GOLD / "why.txt")
 
 
-def test_shares_and_the_rest_add_up_to_the_change() -> None:
-    found = explain(*MADE["two parts"])
-    parts = [*(each.delta_us for each in found.kernels), found.rest_us]
-    assert (parts, [each.share for each in found.kernels]) == ([6, 2, 2], [0.6, 0.2])
-    assert explain(*MADE["is gone"]).causes[0].kind is Kind.REMOVED
-
-
 def test_kernels_are_matched_by_shape_and_by_role() -> None:
     small = replace(SCALE, grid=(8, 1, 1), duration_us=9.0)
     now = side(replace(small, duration_us=19.0), SCALE)

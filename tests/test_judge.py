@@ -306,15 +306,6 @@ def test_any_number_of_processes_is_judged() -> None:
         assert words == [SAME, SLOWER]
 
 
-def test_common_units_are_compared_alone() -> None:
-    both, slow = entry(units="ab"), entry(clocks(0.3))
-    metrics = {
-        name: replace(m, values={**m.values, "b": slow.metrics[name].values["a"]})
-        for name, m in both.metrics.items()
-    }
-    assert verdict(result(), replace(both, metrics=metrics)).word is SAME
-
-
 @pytest.mark.parametrize(("theta", "is_wanted"), [(0.003, True), (-0.003, True), (0.002, False)])
 def test_what_is_measured_again(theta: float, *, is_wanted: bool) -> None:
     found = verdict(result(clocks(0.05, -0.05)), entry())
@@ -345,16 +336,6 @@ def test_what_did_not_end_ok_is_not_judged() -> None:
     failed = replace(result(), status=Status.CRASHED)
     one = VariantRun(variant=variant(), expected=Expected(entry=entry()), results=(failed,))
     assert judge(run_of(one)) == ()
-
-
-def test_policy_says_what_fails_and_what_moved() -> None:
-    strict = Settings(policy=Policy(fail_on=("new", "unclear")))
-    assert verdict(result(), None, settings=strict).fails
-    slow = verdict(result(clocks(0.02)), entry(), settings=strict)
-    assert (slow.word, slow.fails) == (SLOWER, False)
-    wide = Settings(policy=Policy(threshold=0.05, gate=0.1))
-    found = verdict(result(clocks(0.02)), entry(), settings=wide)
-    assert (found.word, found.changes[0].threshold, found.changes[0].gate) == (SAME, 0.05, 0.1)
 
 
 def claim(

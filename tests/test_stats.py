@@ -10,22 +10,6 @@ from perfsuite import stats
 from perfsuite.stats import Variance
 
 
-@pytest.mark.parametrize(
-    ("blocks", "expected"),
-    [
-        ([[1.0], [2.0], [9.0]], 3.5),
-        ([[4.0]], 4.0),
-        ([[], [3.0]], 3.0),
-        # Slow samples and one bad block count for little.
-        ([[10.0, 10.0, 99.0], [10.1] * 3, [10.2, 10.2, 50.0], [14.0] * 3], 10.15),
-    ],
-)
-def test_a_process_is_estimated_by_the_middles_of_its_blocks(
-    blocks: list[list[float]], expected: float
-) -> None:
-    assert stats.estimate(blocks) == pytest.approx(expected, abs=0.1)
-
-
 @pytest.mark.parametrize("values", [[], [1.0, math.nan], [math.inf]])
 def test_no_estimate_without_finite_values(values: list[float]) -> None:
     with pytest.raises(ValueError, match=r"values|median"):
