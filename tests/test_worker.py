@@ -51,10 +51,6 @@ def job(pack: str, case: str, **axes: str | int) -> wire.Job:
     )
 
 
-def start(pack: str, case: str, **axes: str | int) -> wire.Call:
-    return wire.Call("start", wire.raw(job(pack, case, **axes)))
-
-
 @contextmanager
 def conversation(*requests: wire.Message | str) -> Iterator[tuple[Worker, wire.Channel]]:
     """A worker in this very process whose requests all lie in its socket already."""
@@ -98,24 +94,6 @@ def test_a_server_imports_what_a_worker_had_to(
 def value_of(message: wire.Message | None) -> Any:
     assert isinstance(message, wire.Done)
     return wire.read(message.value, types_of(message.step)[1])
-
-
-@pytest.mark.parametrize(
-    ("requests", "error", "status", "said"),
-    [
-        ([start("steady", "missing")], PackError, Status.ERROR, "'steady' has no case 'missing'"),
-        ([start("nasty", "fail", how="wrong"), "prepare"], WrongResultError, Status.WRONG, "rel"),
-        (["dance"], PerfError, Status.ERROR, "cannot answer"),
-        ([wire.Progress("over")], PerfError, Status.ERROR, "cannot answer"),
-    ],
-)
-def test_what_a_worker_cannot_do_is_its_failure(
-    requests: list[wire.Message | str], error: type[PerfError], status: Status, said: str
-) -> None:
-    with conversation(*requests) as (worker, _):
-        with pytest.raises(error, match=said) as caught:
-            attend(worker._connection, worker)
-        assert worker.failure(caught.value).status is status
 
 
 class LostDevice(FakeDevice):
@@ -226,6 +204,9 @@ def test_values_travel_as_plain_ones_or_not_at_all() -> None:
     bad = Evidence(slot=0, seed=0, blocks=(Block(time_us=(1.0, math.nan)),))
     with pytest.raises(PerfError, match="time_us"):
         wire.read(wire.raw((bad,)), tuple[Evidence, ...])
+    for garbage, said in ((b"[" * 9999, "recursion"), (b"\xff", "can't decode")):
+        with pytest.raises(PerfError, match=said):
+            wire.read(garbage, Any)
 
 
 def test_a_process_whose_pages_are_not_counted_yet_is_alive(
