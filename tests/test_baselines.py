@@ -261,6 +261,8 @@ def test_a_slower_or_uncommitted_run_is_accepted_and_says_so(tmp_path: Path) -> 
         "1 of them slower than before, of code that is in no commit (9c1e-dirty)"
     )
     assert take(judged(again(12.0), Word.FASTER), tmp_path).caution == ""
+    told = take(judged(again(11.0), Word.FASTER, confirmation=IN_TURNS), tmp_path).caution
+    assert told == "1 decided beside the old code"
 
 
 @pytest.mark.parametrize(

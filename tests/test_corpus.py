@@ -128,22 +128,6 @@ def test_runs_on_the_scripted_device_end_as_before(story: str, tmp_path: Path) -
     compare(frozen("played")[story], play(story, tmp_path / "project"))
 
 
-def test_the_corpus_holds_every_word() -> None:
-    words = set(_words([frozen("recorded"), frozen("played")]))
-    assert words >= {
-        "new", "same", "slower", "faster", "unclear", "incomparable", "over-budget", "wrong",
-        "error", "crashed", "skipped", "checked", "held", "broken", "not applicable",
-    }  # fmt: skip
-
-
-def _words(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        yield from (item for key, item in value.items() if key == "word")
-    for item in value.values() if isinstance(value, dict) else value:
-        if isinstance(item, dict | list):
-            yield from _words(item)
-
-
 def freeze(names: Sequence[str]) -> None:
     """Write what the tests compare with, or only one part of it, "recorded" or "played"."""
     if "recorded" in names:

@@ -255,6 +255,9 @@ def test_every_metric_has_one_reason_of_its_own() -> None:
     assert [said[name] for name in names] == ["time", "same", 0.95, 0.01]
     both = verdict(result(clocks(0.02, -0.02)), entry(count=6), in_turns=True)
     assert [each["metric"] for each in facts(both.reasons, "interval")] == ["time_us", "elapsed_us"]
+    screened = verdict(result(clocks(0.25), stage=Stage.SCREEN), entry(count=6))
+    how = [each.confirmation for each in (screened, found, both)]
+    assert how == [Confirmation.NONE, Confirmation.FRESH, Confirmation.IN_TURNS]
 
 
 @pytest.mark.parametrize(("noise", "word"), [("one clock", SLOWER), ("", SAME)])
@@ -317,19 +320,6 @@ def test_what_is_measured_again(theta: float, *, is_wanted: bool) -> None:
         wide = replace(change, theta=far, low=far - half, high=far + half)
         one = replace(found, word=UNCLEAR, changes=(wide,), in_turns=True)
         assert steps_left(one, 3, Looks(3, 6, 12)) == steps
-
-
-@pytest.mark.parametrize(
-    ("stage", "more", "confirmation"),
-    [
-        (Stage.SCREEN, {}, Confirmation.NONE),
-        (Stage.CONFIRM, {}, Confirmation.FRESH),
-        (Stage.CONFIRM, {"in_turns": True}, Confirmation.IN_TURNS),
-    ],
-)
-def test_how_a_change_was_confirmed(stage: Stage, more: Spec, confirmation: Confirmation) -> None:
-    found = verdict(result(clocks(0.25), stage=stage), entry(count=6), **more)
-    assert (found.word, found.confirmation) == (SLOWER, confirmation)
 
 
 def test_what_did_not_end_ok_is_not_judged() -> None:

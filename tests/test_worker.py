@@ -7,20 +7,16 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from perfsuite.boundary import (
     CaseError,
     DeviceError,
     DisturbedError,
-    PackError,
     PerfError,
     WrongResultError,
     plain,
@@ -31,34 +27,9 @@ from perfsuite.model import Block, Code, Evidence, Settings, Status, TracedKerne
 from perfsuite.testing.fake import FakeDevice
 from perfsuite.workers import messages as wire
 from perfsuite.workers import process
-from perfsuite.workers.server import Late, Worker, attend, types_of
+from perfsuite.workers.server import Late, Worker, types_of
 
-PACKS = Path(__file__).parent / "packs"
 LIMIT_S = 20
-SETTINGS = Settings(rounds=2, samples=4, settle_s=0.1)
-
-
-def job(pack: str, case: str, **axes: str | int) -> wire.Job:
-    return wire.Job(
-        pack=pack,
-        origin=f"file:{PACKS / pack}.py",
-        case=case,
-        axes=axes,
-        device="fake",
-        settings=SETTINGS,
-        seed=11,
-        slot=2,
-    )
-
-
-@contextmanager
-def conversation(*requests: wire.Message | str) -> Iterator[tuple[Worker, wire.Channel]]:
-    """A worker in this very process whose requests all lie in its socket already."""
-    ours, theirs = wire.pair()
-    with ours, theirs:
-        for request in requests:
-            ours.send(wire.Call(request) if isinstance(request, str) else request)
-        yield Worker(theirs, bool), ours
 
 
 def test_a_server_imports_what_a_worker_had_to(
@@ -122,28 +93,40 @@ LOST = "ValueError: bad (the device is lost: an illegal memory access was encoun
 def test_failure_is_one_line(
     error: Exception, status: Status, reason: str, device: FakeDevice | None, gang: Gang | None
 ) -> None:
-    with conversation() as (worker, _):
+    ours, theirs = wire.pair()
+    with ours, theirs:
+        worker = Worker(theirs, bool)
         worker._device, worker._gang = device, gang
         assert worker.failure(error) == wire.Failed(status, reason)
 
 
 def test_a_rank_that_failed_stays_until_it_is_let_go() -> None:
-    own = replace(job("gang", "missing"), rank=1, ranks=2, rendezvous="nowhere")
-    with conversation(wire.Call("start", wire.raw(own))) as (worker, link):
-        with pytest.raises(PackError):
-            attend(worker._connection, worker)
-        lingering = threading.Thread(target=worker.linger)
+    ours, theirs = wire.pair()
+    worker = Worker(theirs, bool)
+    worker._gang = Gang(1, 2)
+    lingering = threading.Thread(target=worker.linger)
+    with theirs:
         lingering.start()
         lingering.join(0.1)
         assert lingering.is_alive()
-        link.close()
+        ours.close()
         lingering.join(LIMIT_S)
-        assert not lingering.is_alive()
+    assert not lingering.is_alive()
 
 
 def test_what_a_step_takes_and_gives_arrives_as_it_was_sent() -> None:
     axes = {"n": 1024, "impl": "plain", "share": 0.5, "flag": True, "whole": 2.0}
-    given = (replace(job("memory", "copy"), axes=axes), 3)
+    job = wire.Job(
+        pack="memory",
+        origin="file:memory.py",
+        case="copy",
+        axes=axes,
+        device="fake",
+        settings=Settings(rounds=2),
+        seed=11,
+        slot=2,
+    )
+    given = (job, 3)
     found = Anatomy(
         (TracedKernel(name="f", count=2, duration_us=1.5, grid=(4, 1, 1), registers=32),),
         (Code(name="f", ptx="ab", facts={"registers": 32.0}),),
