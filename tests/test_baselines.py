@@ -283,16 +283,6 @@ def test_nothing_is_accepted_without_a_plain_reason_and_name(
     assert not list(tmp_path.iterdir())
 
 
-def test_selection_is_by_pack_case_or_variant(tmp_path: Path) -> None:
-    run = replace(finished({"copy": 1.0, "other.copy": 2.0, "copying.memory": 3.0}), finished="")
-    for word in ("pack=memory", "memory.copy", COPY, "memory and copy"):
-        assert take(run, tmp_path / word, word).added == (COPY,)
-    for select, said in ((("memory.copy", "memory.cop"), r"(?s)no variant of 3.*'memory\.cop'"),
-                         ((), "interrupted")):  # fmt: skip
-        with pytest.raises(UsageError, match=said):
-            take(run, tmp_path, *select)
-
-
 @pytest.mark.parametrize("status", ["wrong", "crashed", "timed-out", "disturbed", "error"])
 def test_what_ended_ok_is_accepted_and_the_rest_is_named(tmp_path: Path, status: str) -> None:
     run = finished({"skipped": 1.0, "copy": 1.0, "add": 2.0, "bare": 1.0})
@@ -382,6 +372,8 @@ def test_packs_and_runs_that_lead_elsewhere_are_refused(tmp_path: Path) -> None:
         run = replace(RUN, variants=ran(replace(RUN.variants[0].variant, id=odd.variant)))
         with pytest.raises(StoreError, match="pack name"):
             take(run.having(results=(odd,)), tmp_path)
+    with pytest.raises(UsageError, match="interrupted"):
+        take(replace(RUN, finished=""), tmp_path)
     with pytest.raises(StoreError, match=r"run id '\.\./x'"):
         take(replace(RUN, id="../x"), tmp_path)
     assert not memory(tmp_path).exists()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from citizens_data import loaded, plain
+from citizens_data import citizen_in, loaded, plain
 from docs_data import ROOT, blocks_of
 
 from perfsuite.boundary import DeviceError, UsageError
@@ -73,13 +72,7 @@ def test_right(benchmark):
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A folder whose conftest has a clock of a device that takes what it is told."""
-    for name in [name for name in os.environ if name.startswith("PYTEST_XDIST")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    pytester.makeini("[pytest]\nfilterwarnings = error\naddopts = --strict-markers\n")
-    pytester.makeconftest(CONFTEST)
-    return pytester
+    return citizen_in(pytester, monkeypatch, conftest=CONFTEST)
 
 
 def bench(project: pytest.Pytester, *args: str) -> pytest.RunResult:

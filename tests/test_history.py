@@ -574,10 +574,6 @@ def test_a_report_tells_of_a_variant_s_past_and_keeps_hostile_text_out(tmp_path:
 DATA = Path(__file__).parent / "data"
 
 
-def indexes(values: list[float]) -> list[int]:
-    return [shift.place for shift in shifts(values)]
-
-
 def recorded() -> dict[str, list[float]]:
     """Return series of recorded processes on four H200s, with a real change of the kernel."""
     found = {}
@@ -596,7 +592,10 @@ def recorded() -> dict[str, list[float]]:
 
 def test_recorded_series_shift_where_otava_says_so() -> None:
     told = json.loads((DATA / "otava.json").read_text(encoding="utf-8"))
-    ours = {name: indexes(list(map(math.log, each))) for name, each in recorded().items()}
+    ours = {
+        name: [shift.place for shift in shifts([*map(math.log, each)])]
+        for name, each in recorded().items()
+    }
     assert ours.keys() == told.keys()
     # Elsewhere otava misses the change of the kernel, places it late, or calls one value a level.
     assert sum(found == told[name] for name, found in ours.items()) == 70

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import scipy.special
 from against_data import commit, git
 from citizens_data import ROOT, citizen_in
+from citizens_data import perf as perf_alone
 
 from perfsuite import plugin
 from perfsuite.explain import trace
@@ -26,6 +28,7 @@ pytest_plugins = ["pytester"]
 # imported only once.
 KEPT = (scipy.special, trace, store)
 USAGE_ERROR, CHANGED = 4, 14
+perf = partial(perf_alone, alone=False)
 
 PACK = '''
 import perfsuite
@@ -76,12 +79,6 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
 def run(project: pytest.Pytester, *args: str) -> pytest.RunResult:
     """Run a session in this process, whose modules it finds imported."""
     return project.runpytest_inprocess("-p", "perfsuite.plugin", "-p", "no:cacheprovider", *args)
-
-
-def perf(project: pytest.Pytester, *args: str) -> pytest.RunResult:
-    """Measure the pack file on the fake device; packs that happen to be installed stay out."""
-    only = ("--perf-packs=acme.py", "--perf-device=fake")
-    return run(project, "--perf", *only, "--perf-processes=1", *args)
 
 
 def add_cases(project: pytest.Pytester, *names: str) -> None:
@@ -145,9 +142,7 @@ def test_servers_start_while_packs_are_listed_and_end_before_items_run(
     for given, expected in (
         # First what measures nothing.
         (["--collect-only"], ["list"]),
-        (["--setup-only"], ["list"]),
         (["."], ["begin", "list", "close", "look"]),
-        ([".", "-k", "test_look"], ["begin", "list", "close", "look"]),
         (["--perf-packs=nowhere.py"], ["begin", "list", "close"]),
     ):
         said.clear()
