@@ -372,8 +372,10 @@ def test_packs_and_runs_that_lead_elsewhere_are_refused(tmp_path: Path) -> None:
         run = replace(RUN, variants=ran(replace(RUN.variants[0].variant, id=odd.variant)))
         with pytest.raises(StoreError, match="pack name"):
             take(run.having(results=(odd,)), tmp_path)
+    cut = replace(RUN, finished="")
+    assert take(cut, tmp_path / "some", "memory.copy").added == (COPY,)
     with pytest.raises(UsageError, match="interrupted"):
-        take(replace(RUN, finished=""), tmp_path)
+        take(cut, tmp_path)
     with pytest.raises(StoreError, match=r"run id '\.\./x'"):
         take(replace(RUN, id="../x"), tmp_path)
     assert not memory(tmp_path).exists()

@@ -592,10 +592,8 @@ def recorded() -> dict[str, list[float]]:
 
 def test_recorded_series_shift_where_otava_says_so() -> None:
     told = json.loads((DATA / "otava.json").read_text(encoding="utf-8"))
-    ours = {
-        name: [shift.place for shift in shifts([*map(math.log, each)])]
-        for name, each in recorded().items()
-    }
+    logs = {name: [*map(math.log, each)] for name, each in recorded().items()}
+    ours = {name: [shift.place for shift in shifts(each)] for name, each in logs.items()}
     assert ours.keys() == told.keys()
     # Elsewhere otava misses the change of the kernel, places it late, or calls one value a level.
     assert sum(found == told[name] for name, found in ours.items()) == 70

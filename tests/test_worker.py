@@ -23,7 +23,7 @@ from perfsuite.boundary import (
 )
 from perfsuite.devices.protocol import Gang
 from perfsuite.engine.trace import Anatomy
-from perfsuite.model import Block, Code, Evidence, Settings, Status, TracedKernel
+from perfsuite.model import Axes, Block, Code, Evidence, Settings, Status, TracedKernel
 from perfsuite.testing.fake import FakeDevice
 from perfsuite.workers import messages as wire
 from perfsuite.workers import process
@@ -115,7 +115,7 @@ def test_a_rank_that_failed_stays_until_it_is_let_go() -> None:
 
 
 def test_what_a_step_takes_and_gives_arrives_as_it_was_sent() -> None:
-    axes = {"n": 1024, "impl": "plain", "share": 0.5, "flag": True, "whole": 2.0}
+    axes: Axes = {"n": 1024, "impl": "plain", "share": 0.5, "flag": True, "whole": 2.0}
     job = wire.Job(
         pack="memory",
         origin="file:memory.py",
