@@ -64,7 +64,7 @@ TODAY = {
     "core": 13_983,
     "features": 3_792,
     "core path": 4_987,
-    "tests": 14_730,
+    "tests": 14_241,
     "modules": 77,
 }
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
