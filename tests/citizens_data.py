@@ -59,10 +59,16 @@ def plain(project: pytest.Pytester, *args: str) -> pytest.RunResult:
     return project.runpytest_subprocess("-p", "perfsuite.plugin", *args)
 
 
-def perf(project: pytest.Pytester, *args: str) -> pytest.RunResult:
-    """Measure the pack on the fake device; packs that happen to be installed stay out."""
-    only = ("--perf-packs=acme.py", "--perf-device=fake")
-    return plain(project, "--perf", *only, "--perf-processes=1", *args)
+def perf(
+    project: pytest.Pytester, *args: str, pack: str = "acme.py", alone: bool = True
+) -> pytest.RunResult:
+    """Measure a pack on the fake device; packs that happen to be installed stay out.
+
+    The session has a process of its own, unless modules that this one imported are to serve it.
+    """
+    only = (f"--perf-packs={pack}", "--perf-device=fake", "--perf-processes=1")
+    run = project.runpytest_subprocess if alone else project.runpytest_inprocess
+    return run("-p", "perfsuite.plugin", "--perf", *only, *args)
 
 
 def loaded(*modules: str) -> list[str]:

@@ -14,7 +14,7 @@ from test_cli import PACK, STEADY, A, B, Command, project
 from test_propose import night, nights, root
 
 from perfsuite.boundary import UsageError
-from perfsuite.model import Confirmation, Pack, Run, Tier, Trace, TracedKernel, Verdict, Word
+from perfsuite.model import Pack, Run, Tier, Trace, TracedKernel
 from perfsuite.nightly.propose import problems_in
 from perfsuite.report.terminal import plain
 from perfsuite.run.accept import accept
@@ -61,18 +61,6 @@ def test_reset_takes_the_newest_run_that_ended_or_the_one_named(
     assert [*kept["units"].values()] == [{"compute.softmax[n=1024]": B, COPY.id: A}]
     code, said = perfsuite("baseline", "reset", "nowhere")
     assert (code, "there is no run 'nowhere'" in said) == (2, True)
-
-
-def test_accept_says_what_was_decided_in_turns_or_not_at_all(tmp_path: Path) -> None:
-    runs = [night({"copy": 100.0, "add": 9.0}, 1), night({"copy": 98.0, "add": 8.9}, 2)]
-    accept(runs[0], tmp_path, reason="first", by="Ann")
-    verdicts = (
-        Verdict(variant=COPY.id, word=Word.FASTER, reason="", confirmation=Confirmation.IN_TURNS),
-        Verdict(variant=variant("add", 1024).id, word=Word.UNCLEAR, reason=""),
-    )
-    done = accept(runs[1].having(verdicts=verdicts), tmp_path, reason="x", by="Ann")
-    assert done.caution == "1 unclear, 1 decided beside the old code"
-    assert done.slower == {}
 
 
 @pytest.fixture

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -263,6 +261,8 @@ def test_a_slower_or_uncommitted_run_is_accepted_and_says_so(tmp_path: Path) -> 
         "1 of them slower than before, of code that is in no commit (9c1e-dirty)"
     )
     assert take(judged(again(12.0), Word.FASTER), tmp_path).caution == ""
+    told = take(judged(again(11.0), Word.FASTER, confirmation=IN_TURNS), tmp_path).caution
+    assert told == "1 decided beside the old code"
 
 
 @pytest.mark.parametrize(
@@ -281,16 +281,6 @@ def test_nothing_is_accepted_without_a_plain_reason_and_name(
     with pytest.raises(UsageError, match=said):
         accept(RUN, tmp_path, reason=reason, by=by)
     assert not list(tmp_path.iterdir())
-
-
-def test_selection_is_by_pack_case_or_variant(tmp_path: Path) -> None:
-    run = replace(finished({"copy": 1.0, "other.copy": 2.0, "copying.memory": 3.0}), finished="")
-    for word in ("pack=memory", "memory.copy", COPY, "memory and copy"):
-        assert take(run, tmp_path / word, word).added == (COPY,)
-    for select, said in ((("memory.copy", "memory.cop"), r"(?s)no variant of 3.*'memory\.cop'"),
-                         ((), "interrupted")):  # fmt: skip
-        with pytest.raises(UsageError, match=said):
-            take(run, tmp_path, *select)
 
 
 @pytest.mark.parametrize("status", ["wrong", "crashed", "timed-out", "disturbed", "error"])
@@ -339,6 +329,7 @@ def test_another_fingerprint_is_told_and_not_overwritten(tmp_path: Path) -> None
         ("peak_bytes", "peak bytes" * 900, "peak bytes"),
         ('"case_version": 1', '"case_version": "1"', "`$.case_version`"),
         ('"by": "Ann"', '"by": 3', "`$.accepted.by`"),
+        ('"sets": 1', '"sets": 1000', "Expected `int` <= 256 - at `$.sampling.sets`"),
         ('"center": 12.5', '"center": NaN', "'NaN' cannot be stored"),
         ('"better": "lower"', '"better": "less"', "- at `$.metrics[...].better`"),
         ('"center": 12.5', '"center": 0', "is not above 0 - at `$.metrics[...]`"),
@@ -381,6 +372,10 @@ def test_packs_and_runs_that_lead_elsewhere_are_refused(tmp_path: Path) -> None:
         run = replace(RUN, variants=ran(replace(RUN.variants[0].variant, id=odd.variant)))
         with pytest.raises(StoreError, match="pack name"):
             take(run.having(results=(odd,)), tmp_path)
+    cut = replace(RUN, finished="")
+    assert take(cut, tmp_path / "some", "memory.copy").added == (COPY,)
+    with pytest.raises(UsageError, match="interrupted"):
+        take(cut, tmp_path)
     with pytest.raises(StoreError, match=r"run id '\.\./x'"):
         take(replace(RUN, id="../x"), tmp_path)
     assert not memory(tmp_path).exists()
@@ -416,25 +411,6 @@ def test_what_is_there_and_cannot_be_read_is_not_nothing(
     take(RUN, root)
     spoil(root / name)
     assert str(root) in refusal(root).where
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-@pytest.mark.parametrize("name", ["nvidia-h200/memory.json", "nvidia-h200", ""])
-def test_baselines_without_rights_are_not_nothing(name: str) -> None:
-    # The folders of pytest's tmp_path are nobody else's.
-    with TemporaryDirectory() as place:
-        Path(place).chmod(0o755)
-        root = Path(place) / "baselines"
-        take(RUN, root)
-        (root / name).chmod(0)
-        os.seteuid(12345)
-        try:
-            error = refusal(root)
-        finally:
-            os.seteuid(0)
-    assert "Permission denied" in error.what
-    assert error.remedy.startswith("restore it from git")
-    assert str(root / name) in error.where
 
 
 def test_baselines_are_not_written_through_a_link_out_of_the_root(tmp_path: Path) -> None:

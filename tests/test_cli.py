@@ -189,12 +189,6 @@ def test_runs_of_two_products_stand_side_by_side(perfsuite: Command, project: Pa
     assert (code, "nvidia-h100   times faster" in said, "us    1.00x" in said) == (0, True, True)
 
 
-def test_report_is_written_of_the_newest_run(perfsuite: Command, project: Path) -> None:
-    code, said = perfsuite("report", "--folder", "out")
-    assert (code, f"out/{B}/index.html" in said) == (0, True), said
-    assert "softmax" in (project / "out" / B / "index.html").read_text("utf-8")
-
-
 def test_a_report_made_again_says_what_its_run_was_compared_with(
     perfsuite: Command, project: Path
 ) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from citizens_data import loaded, plain
+from citizens_data import citizen_in, loaded, plain
 from docs_data import ROOT, blocks_of
 
 from perfsuite.boundary import DeviceError, UsageError
@@ -74,13 +72,7 @@ def test_right(benchmark):
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A folder whose conftest has a clock of a device that takes what it is told."""
-    for name in [name for name in os.environ if name.startswith("PYTEST_XDIST")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    pytester.makeini("[pytest]\nfilterwarnings = error\naddopts = --strict-markers\n")
-    pytester.makeconftest(CONFTEST)
-    return pytester
+    return citizen_in(pytester, monkeypatch, conftest=CONFTEST)
 
 
 def bench(project: pytest.Pytester, *args: str) -> pytest.RunResult:
@@ -128,13 +120,6 @@ def test_tables_files_and_comparisons_have_the_times_of_the_device(
     told_of = shown["extra_info"]
     assert told_of.keys() == {"sku", "unit", "clock"}
     assert (told_of["clock"] == "host") == told_of["sku"].startswith("cpu-")
-
-
-def test_the_cpu_s_clock_is_the_host_s() -> None:
-    clock = DeviceClock("cpu")
-    began = time.perf_counter()
-    assert clock.timed(sum)(range(100_000)) == sum(range(100_000))
-    assert 0 < clock() <= time.perf_counter() - began
 
 
 @pytest.mark.parametrize("name", ["gpu", "cuda"])

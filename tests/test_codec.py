@@ -7,7 +7,7 @@ import pytest
 from store_data import finished
 
 from perfsuite.boundary import StoreError
-from perfsuite.model import Axes, BaselineMetric, Block, Evidence, Need, Run, Sampling, Settings
+from perfsuite.model import Axes, Need, Run
 from perfsuite.store import files as codec
 
 WHERE = "baselines/fake/memory.json"
@@ -55,22 +55,3 @@ def test_extreme_numbers_and_characters_are_read() -> None:
     found = codec.read_json(f'{{"n": [{text}], "c": "\\ud83d\\ude00"}}'.encode(), where=WHERE)
     assert found["n"] == [1e16, 1e100, -1e-100, 0, 0, 1, -1e-30, 2**63 - 1, 2.0**63]
     assert found["c"] == "\N{GRINNING FACE}"
-
-
-@pytest.mark.parametrize(
-    ("plain", "kind", "said"),
-    [
-        ({"center": 1.0}, BaselineMetric, "missing required field `unit`"),
-        ({"time_us": [], "health": {"watt": 3.0}}, Block, "unknown field `watt` - at `$.health`"),
-        ({"processes": 0}, Settings, "Expected `int` >= 1 - at `$.processes`"),
-        ({"launches": 1, "sets": 10**9}, Sampling, "Expected `int` <= 256 - at `$.sets`"),
-        ({"slot": 0, "seed": 0, "exact": {"A b": 1}}, Evidence, "- at `key` in `$.exact`"),
-    ],
-)
-def test_a_value_that_does_not_fit_is_refused_by_its_path(
-    plain: object, kind: type, said: str
-) -> None:
-    with pytest.raises(StoreError) as caught:
-        codec.convert(plain, kind, where=WHERE)
-    assert said in caught.value.what
-    assert (caught.value.where, bool(caught.value.remedy)) == (WHERE, True)

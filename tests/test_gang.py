@@ -85,10 +85,8 @@ def test_a_gang_is_kept_joins_and_ends_with_its_rank_that_died_or_hangs(
 
 CAUSES = {
     "leave": (Status.CRASHED, "rank 1: exit code 3 during check"),
-    "kill": (Status.CRASHED, "rank 1: killed by SIGKILL during check"),
     "raise": (Status.ERROR, "rank 1: ValueError: rank one is in a bad mood"),
     "wrong": (Status.WRONG, "rank 1: output differs from the reference"),
-    "half": (Status.ERROR, "rank 1: its worker sent a damaged message"),
     "end_server": (Status.CRASHED, "rank 1: the server of slot 1 is gone (killed by SIGKILL"),
     "leak": (Status.CRASHED, "rank 1: held "),
 }

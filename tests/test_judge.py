@@ -255,6 +255,9 @@ def test_every_metric_has_one_reason_of_its_own() -> None:
     assert [said[name] for name in names] == ["time", "same", 0.95, 0.01]
     both = verdict(result(clocks(0.02, -0.02)), entry(count=6), in_turns=True)
     assert [each["metric"] for each in facts(both.reasons, "interval")] == ["time_us", "elapsed_us"]
+    screened = verdict(result(clocks(0.25), stage=Stage.SCREEN), entry(count=6))
+    how = [each.confirmation for each in (screened, found, both)]
+    assert how == [Confirmation.NONE, Confirmation.FRESH, Confirmation.IN_TURNS]
 
 
 @pytest.mark.parametrize(("noise", "word"), [("one clock", SLOWER), ("", SAME)])
@@ -306,15 +309,6 @@ def test_any_number_of_processes_is_judged() -> None:
         assert words == [SAME, SLOWER]
 
 
-def test_common_units_are_compared_alone() -> None:
-    both, slow = entry(units="ab"), entry(clocks(0.3))
-    metrics = {
-        name: replace(m, values={**m.values, "b": slow.metrics[name].values["a"]})
-        for name, m in both.metrics.items()
-    }
-    assert verdict(result(), replace(both, metrics=metrics)).word is SAME
-
-
 @pytest.mark.parametrize(("theta", "is_wanted"), [(0.003, True), (-0.003, True), (0.002, False)])
 def test_what_is_measured_again(theta: float, *, is_wanted: bool) -> None:
     found = verdict(result(clocks(0.05, -0.05)), entry())
@@ -328,33 +322,10 @@ def test_what_is_measured_again(theta: float, *, is_wanted: bool) -> None:
         assert steps_left(one, 3, Looks(3, 6, 12)) == steps
 
 
-@pytest.mark.parametrize(
-    ("stage", "more", "confirmation"),
-    [
-        (Stage.SCREEN, {}, Confirmation.NONE),
-        (Stage.CONFIRM, {}, Confirmation.FRESH),
-        (Stage.CONFIRM, {"in_turns": True}, Confirmation.IN_TURNS),
-    ],
-)
-def test_how_a_change_was_confirmed(stage: Stage, more: Spec, confirmation: Confirmation) -> None:
-    found = verdict(result(clocks(0.25), stage=stage), entry(count=6), **more)
-    assert (found.word, found.confirmation) == (SLOWER, confirmation)
-
-
 def test_what_did_not_end_ok_is_not_judged() -> None:
     failed = replace(result(), status=Status.CRASHED)
     one = VariantRun(variant=variant(), expected=Expected(entry=entry()), results=(failed,))
     assert judge(run_of(one)) == ()
-
-
-def test_policy_says_what_fails_and_what_moved() -> None:
-    strict = Settings(policy=Policy(fail_on=("new", "unclear")))
-    assert verdict(result(), None, settings=strict).fails
-    slow = verdict(result(clocks(0.02)), entry(), settings=strict)
-    assert (slow.word, slow.fails) == (SLOWER, False)
-    wide = Settings(policy=Policy(threshold=0.05, gate=0.1))
-    found = verdict(result(clocks(0.02)), entry(), settings=wide)
-    assert (found.word, found.changes[0].threshold, found.changes[0].gate) == (SAME, 0.05, 0.1)
 
 
 def claim(

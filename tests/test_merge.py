@@ -118,11 +118,11 @@ def test_shards_are_judged_as_the_whole_run_is(ran: tuple[Run, Path], tmp_path: 
     run, baselines = ran
     shutil.copytree(baselines, tmp_path / "baselines")
     outcome = whole_of(split(run, unit=run.facts.unit), tmp_path)
-    found = {verdict.variant: verdict for verdict in outcome.run.verdicts}
-    assert {v.variant: v.word for v in run.verdicts} == {n: v.word for n, v in found.items()}
-    assert {v.variant: v.changes for v in run.verdicts} == {n: v.changes for n, v in found.items()}
-    assert sum(verdict.fails for verdict in found.values()) == 1
-    assert outcome.run.gaps == ()
+    whole, joined = (
+        {v.variant: (v.word, v.fails, v.changes) for v in each.verdicts}
+        for each in (run, outcome.run)
+    )
+    assert (joined, outcome.run.gaps) == (whole, ())
     assert load_run(outcome.run_file) == store_data.stored(outcome.run)
     # Of a screen alone a change is unclear; that fails where the shards say so.
     screens = tuple(r for r in run.results if r.stage is not Stage.CONFIRM)

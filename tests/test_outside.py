@@ -9,12 +9,13 @@ import subprocess
 import sys
 import tomllib
 import xml.etree.ElementTree as ET
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 from citizens_data import PACK, RIGHT, ROOT, WRONG, citizen_in
+from citizens_data import perf as perf_alone
 from docs_data import unknown_in
 from ruamel.yaml import YAML
 
@@ -33,6 +34,7 @@ for module in ("run.finish", "report.terminal", "history.store"):
 import_module("scipy.stats")
 
 USAGE_ERROR = 4
+perf = partial(perf_alone, alone=False)
 
 ORDINARY = """
 import pathlib
@@ -63,15 +65,6 @@ def folder(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest
     pytester.mkdir("deep")
     (pytester.path / "deep" / "test_look.py").write_text(LOOK, encoding="utf-8")
     return pytester
-
-
-def perf(
-    folder: pytest.Pytester, *args: str, pack: str = "acme.py", alone: bool = False
-) -> pytest.RunResult:
-    """Run a session on the fake device, where that matters in a process of its own."""
-    fast = ("--perf-device=fake", "--perf-processes=1")
-    options = ("-p", "perfsuite.plugin", "--perf", f"--perf-packs={pack}", *fast)
-    return (folder.runpytest_subprocess if alone else folder.runpytest_inprocess)(*options, *args)
 
 
 def collected(result: pytest.RunResult) -> list[str]:
@@ -202,6 +195,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_new_pack_is_listed_without_torch_passes_linters_and_has_its_own_names(
     here: Path,
 ) -> None:
+    assert not (new_pack("bare") / ".github").exists()
     place = new_pack("acme_gemm", Path("deep/down"), repo=True)
     assert place == Path("deep/down")
     (pack,) = load_catalogue(packs_at(place), tier=Tier.NIGHTLY, heavy=("torch", "triton"))
@@ -217,27 +211,16 @@ def test_a_new_pack_is_listed_without_torch_passes_linters_and_has_its_own_names
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     env |= {"PATH": path, "PERFSUITE_LOCKS": str(here)}
     env["PYTHONPATH"] = f"{place.absolute()}{os.pathsep}{ROOT}"
-    install, *rest = (s["run"] for s in workflow(place)["sound"]["steps"] if "run" in s)
+    jobs = YAML(typ="safe").load(place / ".github" / "workflows" / "perf.yml")["jobs"]
+    runs = {name: [s["run"] for s in job["steps"] if "run" in s] for name, job in jobs.items()}
+    ours = [line for each in runs.values() for line in each if "pytest" in line]
+    assert [unknown_in(line[line.index("pytest") :]) for line in ours] == [[]] * 3
+    install, *rest = runs["sound"]
     assert install.startswith("pip install ")  # what is installed here
     for step in rest:
         command = ("bash", "-e", "-c", step)
         done = subprocess.run(command, cwd=place, env=env, capture_output=True, check=False)
         assert done.returncode == 0, (step, done.stdout)
-
-
-def workflow(place: Path) -> dict[str, Any]:
-    found = YAML(typ="safe").load(place / ".github" / "workflows" / "perf.yml")
-    jobs: dict[str, Any] = found["jobs"]
-    return jobs
-
-
-def test_the_workflow_of_a_new_pack_is_well_formed_and_its_commands_exist(here: Path) -> None:
-    assert not (new_pack("bare") / ".github").exists()
-    place = new_pack("acme", repo=True)
-    lines = [s["run"] for job in workflow(place).values() for s in job["steps"] if "run" in s]
-    ours = [f"pytest {line.split('pytest', 1)[1]}" for line in lines if "pytest" in line]
-    assert len(ours) == 3
-    assert [unknown_in(line) for line in ours] == [[]] * 3
 
 
 @pytest.mark.parametrize(

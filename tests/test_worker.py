@@ -7,62 +7,29 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from perfsuite.boundary import (
     CaseError,
     DeviceError,
     DisturbedError,
-    PackError,
     PerfError,
     WrongResultError,
     plain,
 )
 from perfsuite.devices.protocol import Gang
 from perfsuite.engine.trace import Anatomy
-from perfsuite.model import Block, Code, Evidence, Settings, Status, TracedKernel
+from perfsuite.model import Axes, Block, Code, Evidence, Settings, Status, TracedKernel
 from perfsuite.testing.fake import FakeDevice
 from perfsuite.workers import messages as wire
 from perfsuite.workers import process
-from perfsuite.workers.server import Late, Worker, attend, types_of
+from perfsuite.workers.server import Late, Worker, types_of
 
-PACKS = Path(__file__).parent / "packs"
 LIMIT_S = 20
-SETTINGS = Settings(rounds=2, samples=4, settle_s=0.1)
-
-
-def job(pack: str, case: str, **axes: str | int) -> wire.Job:
-    return wire.Job(
-        pack=pack,
-        origin=f"file:{PACKS / pack}.py",
-        case=case,
-        axes=axes,
-        device="fake",
-        settings=SETTINGS,
-        seed=11,
-        slot=2,
-    )
-
-
-def start(pack: str, case: str, **axes: str | int) -> wire.Call:
-    return wire.Call("start", wire.raw(job(pack, case, **axes)))
-
-
-@contextmanager
-def conversation(*requests: wire.Message | str) -> Iterator[tuple[Worker, wire.Channel]]:
-    """A worker in this very process whose requests all lie in its socket already."""
-    ours, theirs = wire.pair()
-    with ours, theirs:
-        for request in requests:
-            ours.send(wire.Call(request) if isinstance(request, str) else request)
-        yield Worker(theirs, bool), ours
 
 
 def test_a_server_imports_what_a_worker_had_to(
@@ -100,24 +67,6 @@ def value_of(message: wire.Message | None) -> Any:
     return wire.read(message.value, types_of(message.step)[1])
 
 
-@pytest.mark.parametrize(
-    ("requests", "error", "status", "said"),
-    [
-        ([start("steady", "missing")], PackError, Status.ERROR, "'steady' has no case 'missing'"),
-        ([start("nasty", "fail", how="wrong"), "prepare"], WrongResultError, Status.WRONG, "rel"),
-        (["dance"], PerfError, Status.ERROR, "cannot answer"),
-        ([wire.Progress("over")], PerfError, Status.ERROR, "cannot answer"),
-    ],
-)
-def test_what_a_worker_cannot_do_is_its_failure(
-    requests: list[wire.Message | str], error: type[PerfError], status: Status, said: str
-) -> None:
-    with conversation(*requests) as (worker, _):
-        with pytest.raises(error, match=said) as caught:
-            attend(worker._connection, worker)
-        assert worker.failure(caught.value).status is status
-
-
 class LostDevice(FakeDevice):
     """A device whose context does not survive the first error."""
 
@@ -144,28 +93,40 @@ LOST = "ValueError: bad (the device is lost: an illegal memory access was encoun
 def test_failure_is_one_line(
     error: Exception, status: Status, reason: str, device: FakeDevice | None, gang: Gang | None
 ) -> None:
-    with conversation() as (worker, _):
+    ours, theirs = wire.pair()
+    with ours, theirs:
+        worker = Worker(theirs, bool)
         worker._device, worker._gang = device, gang
         assert worker.failure(error) == wire.Failed(status, reason)
 
 
 def test_a_rank_that_failed_stays_until_it_is_let_go() -> None:
-    own = replace(job("gang", "missing"), rank=1, ranks=2, rendezvous="nowhere")
-    with conversation(wire.Call("start", wire.raw(own))) as (worker, link):
-        with pytest.raises(PackError):
-            attend(worker._connection, worker)
-        lingering = threading.Thread(target=worker.linger)
+    ours, theirs = wire.pair()
+    worker = Worker(theirs, bool)
+    worker._gang = Gang(1, 2)
+    lingering = threading.Thread(target=worker.linger)
+    with theirs:
         lingering.start()
         lingering.join(0.1)
         assert lingering.is_alive()
-        link.close()
+        ours.close()
         lingering.join(LIMIT_S)
-        assert not lingering.is_alive()
+    assert not lingering.is_alive()
 
 
 def test_what_a_step_takes_and_gives_arrives_as_it_was_sent() -> None:
-    axes = {"n": 1024, "impl": "plain", "share": 0.5, "flag": True, "whole": 2.0}
-    given = (replace(job("memory", "copy"), axes=axes), 3)
+    axes: Axes = {"n": 1024, "impl": "plain", "share": 0.5, "flag": True, "whole": 2.0}
+    job = wire.Job(
+        pack="memory",
+        origin="file:memory.py",
+        case="copy",
+        axes=axes,
+        device="fake",
+        settings=Settings(rounds=2),
+        seed=11,
+        slot=2,
+    )
+    given = (job, 3)
     found = Anatomy(
         (TracedKernel(name="f", count=2, duration_us=1.5, grid=(4, 1, 1), registers=32),),
         (Code(name="f", ptx="ab", facts={"registers": 32.0}),),
@@ -226,6 +187,9 @@ def test_values_travel_as_plain_ones_or_not_at_all() -> None:
     bad = Evidence(slot=0, seed=0, blocks=(Block(time_us=(1.0, math.nan)),))
     with pytest.raises(PerfError, match="time_us"):
         wire.read(wire.raw((bad,)), tuple[Evidence, ...])
+    for garbage, said in ((b"[" * 9999, "recursion"), (b"\xff", "can't decode")):
+        with pytest.raises(PerfError, match=said):
+            wire.read(garbage, Any)
 
 
 def test_a_process_whose_pages_are_not_counted_yet_is_alive(

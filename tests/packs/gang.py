@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import stat
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -65,23 +63,11 @@ def _leak() -> None:
         time.sleep(0.01)  # slow enough to be seen growing
 
 
-def _half() -> None:
-    for handle in Path("/proc/self/fd").iterdir():
-        if handle.exists() and stat.S_ISSOCK(handle.stat().st_mode):
-            own = socket.socket(fileno=int(handle.name))
-            if own.family == socket.AF_UNIX:  # not those between the ranks
-                own.sendall(b"\0\0\4\0{")  # where a message of a kilobyte begins
-            own.detach()
-    time.sleep(60)
-
-
 MISDEEDS: dict[str, Callable[[], object]] = {
     "leave": lambda: os._exit(3),
-    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "raise": _raise,
     "end_server": _end_server,
     "leak": _leak,
-    "half": _half,
 }
 
 
