@@ -116,7 +116,12 @@ def test_the_reference_is_the_first_run_whatever_later_ones_were(tmp_path: Path)
     for number, word in enumerate((Word.UNCLEAR, Word.SAME, Word.FASTER)):
         keep(tmp_path, f"20260101-00000{number}-aaaa", 100.0 + number, word)
     assert held(tmp_path) == (100, f"first run {FIRST}")
-    (tmp_path / "runs" / f"{FIRST}.jsonl").unlink()
+    first = tmp_path / "runs" / f"{FIRST}.jsonl"
+    first.write_bytes(b"")
+    assert held(tmp_path) == (101, f"first run {SECOND}")
+    notes = find_expected([tmp_path / "none"], tmp_path, run=data.finished(TIMES)).notes
+    assert any(note.startswith(f"{first} cannot be read") for note in notes)
+    first.unlink()
     assert held(tmp_path) == (101, f"first run {SECOND}")
 
 
@@ -231,7 +236,7 @@ def test_what_has_no_number_or_no_decision_is_one_line_with_its_command(tmp_path
     (told,) = gaps(run.having(results=()), [same, replace(same, in_turns=True)])
     assert told.startswith("1 variant compared with the first run of each here, for want of a")
     (told,) = gaps(replace(run, against=Revision(commit="abc", name="main")), [unclear])
-    assert (told[:7], told.endswith(" --perf-against=main")) == ("2 of 2 ", True)
+    assert (told[:7], told.endswith(" --perf-against=abc")) == ("2 of 2 ", True)
 
 
 def test_pairs_and_claims_count_before_they_begin() -> None:

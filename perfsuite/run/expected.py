@@ -195,7 +195,8 @@ def find_expected(
     stored = Baselines.load_each(roots, (run.sku, *skus.values()))
     uncovered = [name for name, sku in skus.items() if not stored[sku.slug].covers(name)]
     last = last_run(folder, sku=run.sku.slug, unit=run.facts.unit, before=before)
-    reference = find_reference(folder, run, uncovered, last) if last else {}
+    notes = [note for sku in skus.values() for note in stored[sku.slug].notes]
+    reference = find_reference(folder, run, uncovered, last, notes) if last else {}
     entries: dict[str, BaselineEntry | None] = {
         name: stored[sku.slug].entries.get(name) for name, sku in skus.items()
     }
@@ -239,7 +240,6 @@ def find_expected(
         ids = {one.id for one in previous.every}
         behind = [result for each in runs.values() for result in each.results]
         previous = previous.having(results=[r for r in behind if r.variant in ids])
-    notes = [note for sku in skus.values() for note in stored[sku.slug].notes]
     whole = Counter(sku.slug for sku in skus.values())
     for slug, count in sorted(Counter(skus[name].slug for name in uncovered).items()):
         what = slug if count == whole[slug] else f"{count} of {whole[slug]} variants on {slug}"
@@ -256,7 +256,7 @@ def find_expected(
 
 
 def find_reference(
-    folder: Path, run: Run, names: Collection[str], last: Run
+    folder: Path, run: Run, names: Collection[str], last: Run, notes: list[str]
 ) -> dict[str, Expected]:
     """Return each variant's entry of its first run on this unit, or of the one that was named.
 
@@ -286,9 +286,13 @@ def find_reference(
         is_traced = all(entry.kernels for entry in found.values())
         return kinds.keys() > found.keys() or (place[0] < TRACED_WITHIN and not is_traced)
 
+    def damaged(path: Path) -> None:
+        notes.append(f"{path} cannot be read: what ran there first is compared with a later run")
+
     paths = (path for path in reversed(list_runs(folder)) if path.stem <= last.id)
     asked = (path for _, path in itertools.takewhile(is_open, enumerate(paths)))
-    for each in ended_runs(asked, sku=run.sku.slug, unit=run.facts.unit, needs=needs):
+    sku, unit = run.sku.slug, run.facts.unit
+    for each in ended_runs(asked, sku=sku, unit=unit, needs=needs, damaged=damaged):
         words = _words(each)
         for name, entry in entries_of(each).items():
             is_named = named.get(name) == each.id

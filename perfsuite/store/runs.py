@@ -374,34 +374,46 @@ def unfinished(folder: Path) -> tuple[Path, ...]:
     return tuple(found)
 
 
+Needs = Callable[[model.Run], Collection[str]]
+
+
 def ended_runs(
     paths: Iterable[Path],
     *,
     sku: str = "",
     unit: str = "",
-    needs: Callable[[model.Run], Collection[str]] | None = None,
+    needs: Needs | None = None,
+    damaged: Callable[[Path], object] = str,
 ) -> Iterator[model.Run]:
     """Yield the finished and measured runs among files, of a SKU (its slug) and unit if given.
 
     A merged run is of all its shards' units. ``needs`` says of a run that has a plan alone which
     variants' results are read; where that is none, the run is passed over. So is a file that cannot
-    be read, since others answer as well; ``load_run`` says what is wrong with it.
+    be read, of which ``damaged`` is told: others may answer as well.
     """
     for path in paths:
-        with suppress(StoreError, OSError), files.opened(path) as file:
-            head, where = file.readline(), str(path)
-            header = read_run(head, where=where)
-            units = {header.facts.unit, *(name for part in header.parts for name in part.units)}
-            is_alike = sku in {"", header.sku.slug} and unit in {"", *units}
-            if not is_alike or header.settings.check_only:
-                continue
-            head += file.readline()
-            names = needs(read_run(head, where=where)) if needs else None
-            if names is not None and not names:
-                continue
-            data = head + file.read()
-            if is_finished(data):
-                yield read_run(data if names is None else _part(data, names), where=where)
+        try:
+            if run := _ended(path, sku, unit, needs):
+                yield run
+        except (StoreError, OSError):
+            damaged(path)
+
+
+def _ended(path: Path, sku: str, unit: str, needs: Needs | None) -> model.Run | None:
+    with files.opened(path) as file:
+        head, where = file.readline(), str(path)
+        header = read_run(head, where=where)
+        units = {header.facts.unit, *(name for part in header.parts for name in part.units)}
+        if sku not in {"", header.sku.slug} or unit not in {"", *units}:
+            return None
+        head += file.readline()
+        names = needs(read_run(head, where=where)) if needs else None
+        if header.settings.check_only or (names is not None and not names):
+            return None
+        data = head + file.read()
+    if not is_finished(data):
+        return None
+    return read_run(data if names is None else _part(data, names), where=where)
 
 
 def _part(data: bytes, names: Collection[str]) -> bytes:
