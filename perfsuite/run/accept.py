@@ -186,7 +186,7 @@ def refuse_changed(run: Run, select: Sequence[str] = ()) -> None:
         raise UsageError(
             f"the code of {', '.join(changed)} is {since}in no commit",
             where=f"run {run.id}",
-            remedy="commit it and measure again; or accept it as it is: --allow-dirty",
+            remedy="commit it (git status names it) and measure again; or accept it: --allow-dirty",
         )
 
 
