@@ -160,17 +160,20 @@ def test_a_packs_code_is_its_repository_but_for_other_packs_that_it_does_not_nam
     packs.append(structs.replace(packs[1], name="all", wants_kernels=True))
     (project / "tests").mkdir()
     (project / "tests/perf.py").touch()
-    packs.append(Pack(name="tested", origin=f"file:{project}/tests/perf.py"))
+    tested = Pack(name="tested", origin=f"file:{project}/tests/perf.py")
+    packs += [tested, structs.replace(tested, name="kernels", wants_kernels=True)]
     commit(project)
 
-    def changed(name: str) -> set[str]:
+    def changed(name: str, *, commits: bool = False) -> set[str]:
         before = sources_of(replace(asked(project), packs=(*packs,)), [])[0]
         with (project / name).open("a", encoding="utf-8") as file:
             file.write("# more\n")
+        if commits:
+            commit(project)
         found = sources_of(replace(asked(project), packs=(*packs,)), [])[0]
         return {name for name in found if not is_same_code(before[name], found[name])}
 
-    wide = {"all", "tested", "top"}
+    wide = {"all", "kernels", "tested", "top"}
     assert changed("plugins/alone/alone.py") == {"alone", *wide}
     assert changed("plugins/base/base.py") == {"base", "used", "user", *wide}
     assert changed("speed.py") == {"alone", "base", "used", "user", *wide}
@@ -179,7 +182,12 @@ def test_a_packs_code_is_its_repository_but_for_other_packs_that_it_does_not_nam
     for name in (*others, ".github/run.py"):
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         assert changed(name) == set()
-    assert changed("tests/helper.py") == {"tested"}
+    # A pack in a folder of its own uses helpers there only if something is imported from there.
+    assert changed("tests/helper.py") == {"all", "kernels", "tested", "top"}
+    assert changed("baselines/model.py", commits=True) == {"alone", "base", "used", "user", *wide}
+    commit(project, more="from tests.helper import x")
+    assert changed("tests/helper.py") == {"alone", "base", "used", "user", *wide}
+    assert changed("tests/test_a.py") == {"tested"}
     every = sources_of(replace(asked(project), packs=(*packs,)), [])[0]
     assert sources_of(replace(asked(project), packs=(packs[2],)), [])[0] == {"user": every["user"]}
     # A folder that declares no pack is no pack's own.
@@ -260,10 +268,13 @@ def test_a_change_in_a_submodule_is_a_change_that_cannot_be_kept(project: Path) 
     commit(project)
     assert not now(project).is_changed
     (project / "part" / "speed.py").write_text(PLANTED, encoding="utf-8")
-    notes = list[str]()
-    found, _ = sources_of(asked(project), notes)
-    assert found == {"acme": Source(is_changed=True)}
-    assert "lies in a submodule" in notes[0]
+    for ignored, beside in (("none", {}), ("all", {}), ("none", {"todo": ""})):
+        git(project, "config", "diff.ignoreSubmodules", ignored)
+        write(project, **beside)
+        notes = list[str]()
+        found, _ = sources_of(asked(project), notes)
+        assert found == {"acme": Source(is_changed=True)}
+        assert "lies in a submodule" in notes[0]
 
 
 def test_refs_of_the_newest_runs_stay(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from zipfile import BadZipFile
 from msgspec.structs import replace
 from packaging.requirements import Requirement
 
-from perfsuite.boundary import OURS, PerfError, UsageError
+from perfsuite.boundary import PerfError, UsageError
 from perfsuite.model import (
     SHORT_COMMIT,
     Pack,
@@ -366,7 +366,7 @@ def sources_of(config: Config, notes: list[str]) -> tuple[dict[str, Source], dic
         files.setdefault(repository, {})[pack.name] = own
     kept = {top: source for top, source in known.items() if source.commit}
     for top, source in kept.items():
-        for name, tree in own_trees(top, source.commit, files[top], [*places, OURS]).items():
+        for name, tree in own_trees(top, source.commit, files[top], places).items():
             found[name] = replace(found[name], tree=tree)
     return found, {top: source.commit for top, source in kept.items() if source.is_changed}
 

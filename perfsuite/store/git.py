@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from functools import cache
+from functools import cache, partial
 from operator import itemgetter
 from pathlib import Path, PurePosixPath
 
@@ -40,13 +40,21 @@ TAIL_CHARACTERS = 2000
 OPTION = "--perf-against"
 # Neither what is written while a run goes on (reports, logs) nor what is built of sources is code.
 CODE = frozenset({".c", ".cc", ".cl", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hip", ".hpp", ".hxx"})
-CODE |= {".inl", ".pxd", ".py", ".pyx", ".rs"}
+CODE |= {".f90", ".inc", ".inl", ".ipp", ".ll", ".metal", ".mlir", ".ptx", ".pxd", ".py", ".pyx"}
+CODE |= {".rs", ".s", ".tpp"}
 # Nor is it data, unless it lies in a package; what is accepted may lie there, too.
 DATA = frozenset({".csv", ".json", ".npy", ".npz", ".toml", ".yaml", ".yml"})
 DIGITS = 12
 # What lies in any pack's folder, and is imported by none.
-UNUSED, DOCUMENTS = frozenset({"docs", "tests"}), frozenset({".md", ".rst"})
-NO_MODULES = UNUSED | {"conftest", "setup"}
+NO_MODULES = frozenset({"conftest", "docs", "setup", "tests"})
+# Folders whose files a pack uses only if it lies there, or if something names what lies there:
+# by an import, or with a dot. That are helpers then, no tests.
+APART = re.compile(r"(?:.*/)?(?:docs|tests|\.[^/]*)/")
+NAMED = r"\b(docs|tests)\b.*import|import.*\b(docs|tests)\b|\btests\.\w|\w\.(docs|tests)\b"
+TEST = re.compile(r"(?:.*/)?(?:\..*|test_[^/]*|[^/]*_test\.py|conftest\.py|conf\.py)")
+PERFSUITE = Path(__file__).parents[1]
+# Of submodules what git knows counts, whatever is set for them.
+SUBMODULES = "--ignore-submodules=untracked"
 # Changed trees that were measured, by run. No push takes them along but one of --mirror.
 # Each is a commit of what it changed alone: so many outlast whatever a run is compared with.
 REFS, MOST_REFS = "refs/perfsuite", 1000
@@ -210,8 +218,8 @@ def source_in(repository: Path, apart: Sequence[Path]) -> Source:
     names = [name for name in listed.split("\0") if name and not name.endswith("/")]
     unknown = [repository / name for name in names]
     # Of what git does not know only code makes a tree another one: a run may leave any file.
-    is_changed = not head or any(file.suffix in CODE for file in unknown)
-    if not is_changed and not git(repository, "diff", "--name-only", "HEAD", *code):
+    is_changed = not head or any(file.suffix.lower() in CODE for file in unknown)
+    if not is_changed and not git(repository, "diff", "--name-only", SUBMODULES, "HEAD", *code):
         return Source(commit=head)
     size = sum(file.lstat().st_size for file in unknown if file.is_file())
     if size > MOST_UNKNOWN_BYTES:
@@ -229,12 +237,13 @@ def source_in(repository: Path, apart: Sequence[Path]) -> Source:
         new.write_bytes(os.fsencode("\0".join(names)))
         from_file = (f"--pathspec-from-file={new}", "--pathspec-file-nul")
         git(repository, "add", *from_file, **own, GIT_LITERAL_PATHSPECS="1")
+        # No tree of ours has what lies in a submodule.
+        if left := git(repository, "diff", "--name-only", SUBMODULES, *code, **own):
+            told = f"what is changed lies in a submodule: {left.splitlines()[0]}"
+            raise UsageError(told, where=str(repository), remedy="commit it there")
         tree = git(repository, "write-tree", **own)
         parent = ("-p", head) if head else ()
         commit = git(repository, "commit-tree", tree, *parent, "-m", "Measured", **own)
-    if head and tree == git(repository, "rev-parse", "HEAD^{tree}"):
-        told = "what is changed lies in a submodule"
-        raise UsageError(told, where=str(repository), remedy="commit it there")
     return Source(commit=commit, is_changed=True)
 
 
@@ -249,45 +258,54 @@ def own_trees(
 
     ``files`` are the packs' own. A pack in a folder with a pyproject.toml does not use other such
     folders of packs, whether or not a run has them, but those whose modules it names anywhere, and
-    those that these name. No pack uses what lies ``apart``, documents, tests and what is hidden,
-    unless it lies there itself.
+    those that these name. No pack uses what is no code in folders ``apart``, nor documents, tests
+    and what is hidden, unless it lies there itself; nor perfsuite, with which all is measured.
     """
     listed = git(repository, "ls-tree", "-rz", commit).split("\0")
     names = [each.partition("\t")[2] for each in listed]
-    written = [f"{each.relative_to(repository)}/" for each in apart if repository in each.parents]
+    inside = (each for each in (PERFSUITE, *apart) if repository in each.parents)
+    written = {each: f"{each.relative_to(repository)}/" for each in inside}
     packs = _asked(repository, "grep", "-lF", PACK, commit, "--", f"*/{FILE}").splitlines()
     folders = {each.partition(":")[2].removesuffix(FILE) for each in packs}
+    # A pack may use another's code by way of a folder that has none.
+    nodes = folders | {each.removesuffix(FILE) for each in names if each.endswith(f"/{FILE}")}
     modules, named, trees = dict[str, set[str]](), dict[str, set[str]](), {}
-    for folder in folders:
+    for folder in nodes:
         module = re.compile(rf"{re.escape(folder)}(?:src/)?(\w+)(?:/.*)?\.py")
         modules[folder] = {found[1] for found in map(module.fullmatch, names) if found} - NO_MODULES
     words = "|".join(set().union(*modules.values()))
-    for folder in folders:
+    for folder in nodes:
         named[folder] = {*_asked(repository, "grep", "-haowE", words, commit, "--", folder).split()}
+    away = (f":(exclude){each}" for each in written.values())
+    outside = (*(f":(exclude,glob)**/{each}/**" for each in ("docs", "tests")), *away)
+    has_helpers = bool(_asked(repository, "grep", "-lE", NAMED, commit, "--", "*.py", *outside))
     for pack, file in files.items():
         own = str(file.relative_to(repository))
-        near = {each for each in folders if own.startswith(each)}
+        near = {each for each in nodes if own.startswith(each)}
         # Each one's own pyproject.toml names it, or git has not said what is named.
         is_told = any(named[each] & modules[each] for each in near)
-        while more := {o for o in folders for n in near if modules[o] & named[n]} - near:
+        while more := {o for o in nodes for n in near if modules[o] & named[n]} - near:
             near |= more
         others = [o for o in folders if is_told and not any(kept.startswith(o) for kept in near)]
-        others += [each for each in written if not own.startswith(each)]
+        data = tuple(each for each in written.values() if not own.startswith(each))
+        others += [each for each in data if each == written.get(PERFSUITE)]
+        is_of_use = partial(_is_of_use, own=own, data=data, tests=has_helpers or not is_told)
         kept = [
             each
             for each, name in zip(listed, names, strict=True)
-            if not name.startswith((*others,)) and _is_of_use(name, own)
+            if not name.startswith((*others,)) and is_of_use(name)
         ]
         trees[pack] = hashlib.sha256("\0".join(kept).encode(errors="surrogateescape")).hexdigest()
     return trees
 
 
-def _is_of_use(name: str, own: str) -> bool:
+def _is_of_use(name: str, *, own: str, data: tuple[str, ...], tests: bool) -> bool:
     """Say whether a pack, whose ``own`` file is named, may use a file of its repository."""
-    above = [each for each in PurePosixPath(name).parents if each.name]
-    left_out = (each for each in above if each.name in UNUSED or each.name.startswith("."))
-    is_inside = all(own.startswith(f"{each}/") for each in left_out)
-    return is_inside and PurePosixPath(name).suffix not in DOCUMENTS
+    is_code = PurePosixPath(name).suffix in CODE if name.startswith(data) else None
+    folder = APART.match(name)
+    if folder and not own.startswith(folder[0]):
+        is_code = tests and PurePosixPath(name).suffix in CODE and not TEST.fullmatch(name)
+    return not name.endswith((".md", ".rst")) if is_code is None else is_code
 
 
 def hold(repository: Path, run: str, commit: str) -> None:
