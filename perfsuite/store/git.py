@@ -19,8 +19,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import cache, partial
 from operator import itemgetter
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
+from perfsuite import boundary
 from perfsuite.boundary import UsageError, plain
 from perfsuite.model import Pack, Revision, Source, Variant
 from perfsuite.store import baselines
@@ -48,11 +49,10 @@ DIGITS = 12
 # What lies in any pack's folder, and is imported by none.
 NO_MODULES = frozenset({"conftest", "docs", "setup", "tests"})
 # Folders whose files a pack uses only if it lies there, or if something names what lies there:
-# by an import, or with a dot. That are helpers then, no tests.
+# by an import, or with a dot. Then helpers there are used, and no tests.
 APART = re.compile(r"(?:.*/)?(?:docs|tests|\.[^/]*)/")
 NAMED = r"\b(docs|tests)\b.*import|import.*\b(docs|tests)\b|\btests\.\w|\w\.(docs|tests)\b"
 TEST = re.compile(r"(?:.*/)?(?:\..*|test_[^/]*|[^/]*_test\.py|conftest\.py|conf\.py)")
-PERFSUITE = Path(__file__).parents[1]
 # Of submodules what git knows counts, whatever is set for them.
 SUBMODULES = "--ignore-submodules=untracked"
 # Changed trees that were measured, by run. No push takes them along but one of --mirror.
@@ -263,8 +263,10 @@ def own_trees(
     """
     listed = git(repository, "ls-tree", "-rz", commit).split("\0")
     names = [each.partition("\t")[2] for each in listed]
-    inside = (each for each in (PERFSUITE, *apart) if repository in each.parents)
-    written = {each: f"{each.relative_to(repository)}/" for each in inside}
+    ours, written = (
+        [f"{each.relative_to(repository)}/" for each in some if repository in each.parents]
+        for some in ([boundary.OURS], apart)
+    )
     packs = _asked(repository, "grep", "-lF", PACK, commit, "--", f"*/{FILE}").splitlines()
     folders = {each.partition(":")[2].removesuffix(FILE) for each in packs}
     # A pack may use another's code by way of a folder that has none.
@@ -276,7 +278,7 @@ def own_trees(
     words = "|".join(set().union(*modules.values()))
     for folder in nodes:
         named[folder] = {*_asked(repository, "grep", "-haowE", words, commit, "--", folder).split()}
-    away = (f":(exclude){each}" for each in written.values())
+    away = (f":(exclude){each}" for each in (*ours, *written))
     outside = (*(f":(exclude,glob)**/{each}/**" for each in ("docs", "tests")), *away)
     has_helpers = bool(_asked(repository, "grep", "-lE", NAMED, commit, "--", "*.py", *outside))
     for pack, file in files.items():
@@ -287,8 +289,8 @@ def own_trees(
         while more := {o for o in nodes for n in near if modules[o] & named[n]} - near:
             near |= more
         others = [o for o in folders if is_told and not any(kept.startswith(o) for kept in near)]
-        data = tuple(each for each in written.values() if not own.startswith(each))
-        others += [each for each in data if each == written.get(PERFSUITE)]
+        others += [each for each in ours if not own.startswith(each)]
+        data = tuple(each for each in written if not own.startswith(each))
         is_of_use = partial(_is_of_use, own=own, data=data, tests=has_helpers or not is_told)
         kept = [
             each
@@ -301,11 +303,12 @@ def own_trees(
 
 def _is_of_use(name: str, *, own: str, data: tuple[str, ...], tests: bool) -> bool:
     """Say whether a pack, whose ``own`` file is named, may use a file of its repository."""
-    is_code = PurePosixPath(name).suffix in CODE if name.startswith(data) else None
-    folder = APART.match(name)
+    suffix, folder = os.path.splitext(name)[1], APART.match(name)  # noqa: PTH122 - of many files
     if folder and not own.startswith(folder[0]):
-        is_code = tests and PurePosixPath(name).suffix in CODE and not TEST.fullmatch(name)
-    return not name.endswith((".md", ".rst")) if is_code is None else is_code
+        return tests and suffix in CODE and not TEST.fullmatch(name)
+    if name.startswith(data):
+        return suffix in CODE
+    return suffix not in {".md", ".rst"}
 
 
 def hold(repository: Path, run: str, commit: str) -> None:
